@@ -1,0 +1,13 @@
+// The subcommands of dgc. Each adds itself to the parser; its callback does the work and throws
+// dgc::Error for anything that goes wrong.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace dgc::app {
+
+void add_info(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_bench(CLI::App& app);
+
+}  // namespace dgc::app

@@ -1,0 +1,130 @@
+// dgc inspect: what is in a message or state file.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "command.h"
+#include "dgc/error.h"
+#include "output.h"
+#include "dgc/state.h"
+#include "dgc/wire.h"
+
+namespace dgc::app {
+namespace {
+
+using nlohmann::json;
+
+void show_message(std::span<const std::byte> contents, bool as_json) {
+  const MessageInfo info = inspect_message(contents);
+  json frames = json::array();
+  std::vector<std::vector<std::string>> rows = {
+      {"tensor", "elements", "entries", "sent %", "indices", "values", "bytes", "bits/entry"}};
+  std::uint64_t elements = 0;
+  std::uint64_t entries = 0;
+  for (const FrameInfo& frame : info.frames) {
+    elements += frame.elements;
+    entries += frame.entries;
+    frames.push_back({{"tensor", frame.tensor},
+                      {"elements", frame.elements},
+                      {"entries", frame.entries},
+                      {"indices", name_of(frame.coding)},
+                      {"values", name_of(frame.value_type)},
+                      {"bytes", frame.bytes},
+                      {"header_bytes", frame.header_bytes()},
+                      {"value_bytes", frame.value_bytes},
+                      {"index_bytes", frame.index_bytes}});
+    const auto count = static_cast<double>(frame.entries);
+    rows.push_back({std::to_string(frame.tensor), grouped(frame.elements), grouped(frame.entries),
+                    fmt::format("{:.4f}", 100.0 * count / static_cast<double>(frame.elements)),
+                    std::string(name_of(frame.coding)), std::string(name_of(frame.value_type)),
+                    grouped(frame.bytes),
+                    fmt::format("{:.2f}", 8.0 * static_cast<double>(frame.bytes) / count)});
+  }
+  const double ratio = 4.0 * static_cast<double>(elements) / static_cast<double>(info.bytes);
+  if (as_json) {
+    const json all = {{"kind", "message"},
+                      {"step", info.header.step},
+                      {"sender", info.header.sender},
+                      {"schema", info.header.schema},
+                      {"bytes", info.bytes},
+                      {"elements", elements},
+                      {"entries", entries},
+                      {"message_ratio", ratio},
+                      {"frames", frames}};
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  fmt::print("message of step {} from rank {}: {} frames, {} entries of {} elements, {} bytes, "
+             "{:.1f}x smaller than fp32\n\n{}",
+             info.header.step, info.header.sender, info.frames.size(), grouped(entries),
+             grouped(elements), grouped(info.bytes), ratio, table(rows));
+}
+
+void show_state(std::span<const std::byte> contents, bool as_json) {
+  const StateInfo info = inspect_state(contents);
+  json tensors = json::array();
+  std::vector<std::vector<std::string>> rows = {
+      {"tensor", "shape", "kind", "elements", "|u|", "|v|", "v non-zero %"}};
+  for (const StateInfo::Tensor& tensor : info.tensors) {
+    const std::uint64_t elements = tensor.spec.elements();
+    tensors.push_back({{"name", tensor.spec.name},
+                       {"shape", tensor.spec.shape},
+                       {"dense", tensor.spec.dense},
+                       {"elements", elements},
+                       {"velocity_norm", tensor.velocity_norm},
+                       {"residual_norm", tensor.residual_norm},
+                       {"residual_nonzero", tensor.residual_nonzero}});
+    const double share = elements == 0 ? 0.0
+                                       : 100.0 * static_cast<double>(tensor.residual_nonzero) /
+                                             static_cast<double>(elements);
+    rows.push_back({tensor.spec.name, tensor.spec.shape_text(),
+                    tensor.spec.dense ? "dense" : "sparse", grouped(elements),
+                    fmt::format("{:.4g}", tensor.velocity_norm),
+                    fmt::format("{:.4g}", tensor.residual_norm), fmt::format("{:.2f}", share)});
+  }
+  if (as_json) {
+    const json all = {{"kind", "state"},
+                      {"rank", info.rank},
+                      {"workers", info.workers},
+                      {"step", info.step},
+                      {"has_velocity", info.has_velocity},
+                      {"bytes", info.bytes},
+                      {"tensors", tensors}};
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  fmt::print("state of rank {} of {} after {} steps, {}: {} tensors, {} bytes\n\n{}", info.rank,
+             info.workers, info.step, info.has_velocity ? "with velocity" : "without velocity",
+             info.tensors.size(), grouped(info.bytes), table(rows));
+}
+
+void run(const std::string& path, bool as_json) {
+  const MappedFile file(path);
+  const auto contents = file.contents();
+  const bool is_state = contents.size() >= 4 && std::memcmp(contents.data(), "DGCS", 4) == 0;
+  try {
+    is_state ? show_state(contents, as_json) : show_message(contents, as_json);
+  } catch (const Error& error) {
+    throw Error(error.code(), "inspect", path,
+                fmt::format("{} [{}]", error.problem(), error_name(error.code())),
+                "dgc reads messages (DGCM) and state files (DGCS) of version 1");
+  }
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app) {
+  auto* command = app.add_subcommand("inspect", "Show what is in a message or state file");
+  command->footer("The file is validated completely, checksum included.\n\nExample:\n"
+                  "  dgc inspect message.dgc\n  dgc inspect state.dgc --json");
+  auto path = std::make_shared<std::string>();
+  auto as_json = std::make_shared<bool>(false);
+  command->add_option("FILE", *path, "A message or a state file")->required();
+  command->add_flag("--json", *as_json, "Print one JSON object");
+  command->callback([path, as_json] { run(*path, *as_json); });
+}
+
+}  // namespace dgc::app

@@ -1,0 +1,140 @@
+// The wire format: frames (one tensor) in messages (one bucket or one step). docs/format.md is the
+// normative description; this header is the contract of the functions.
+//
+// Buffers belong to the caller. Nothing here allocates in proportion to untrusted fields, except
+// `decode_entries`, which takes a limit.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace dgc {
+
+/// How the values of a frame are stored. Independent of the index coding.
+enum class ValueType : std::uint8_t {
+  fp32 = 0,  ///< 32 bits, exact
+  fp16 = 1,  ///< 16 bits, one power-of-two scale per block of 256
+  bf16 = 2,  ///< 16 bits, no scale needed
+  int8 = 3,  ///< 8 bits, one float scale per block of 256
+  sign = 4,  ///< 1 bit, one float scale (the mean magnitude) per block of 256
+};
+
+/// How the positions of a frame are stored.
+enum class IndexCoding : std::uint8_t {
+  runs = 0,    ///< the paper's 16-bit zero runs
+  rice = 1,    ///< Rice-coded gaps, one parameter per block of 256
+  bitmap = 2,  ///< one bit per element of the tensor
+  dense = 3,   ///< no positions: every element has a value
+  automatic = 255,  ///< encoder only: whichever of the above is smallest
+};
+
+std::string_view name_of(ValueType type) noexcept;
+std::string_view name_of(IndexCoding coding) noexcept;
+/// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
+ValueType parse_value_type(std::string_view name);
+IndexCoding parse_index_coding(std::string_view name);
+
+/// Tensor sizes and entry counts are 32-bit on the wire.
+inline constexpr std::uint64_t kMaxElements = 0xFFFFFFFFu;
+
+/// What to encode for one tensor: `values[i]` at `indices[i]`, indices strictly increasing and
+/// below `elements`, values finite.
+struct FrameInput {
+  std::uint32_t tensor = 0;
+  std::uint64_t elements = 0;
+  std::span<const std::uint32_t> indices;
+  std::span<const float> values;
+  ValueType value_type = ValueType::fp32;
+  IndexCoding coding = IndexCoding::automatic;
+};
+
+/// What a frame holds and what each part of it costs.
+struct FrameInfo {
+  std::uint32_t tensor = 0;
+  std::uint64_t elements = 0;
+  std::uint64_t entries = 0;  ///< values in the frame; `elements` for dense frames
+  ValueType value_type = ValueType::fp32;
+  IndexCoding coding = IndexCoding::rice;
+  std::uint64_t bytes = 0;        ///< the whole frame
+  std::uint64_t value_bytes = 0;  ///< values with their scales
+  std::uint64_t index_bytes = 0;  ///< positions with their Rice parameters
+  std::uint64_t header_bytes() const { return bytes - value_bytes - index_bytes; }
+};
+
+/// Fields that travel with a message and mean nothing to the codec.
+struct MessageHeader {
+  std::uint64_t step = 0;
+  std::uint32_t schema = 0;  ///< hash of the tensor set and options; 0 when unused
+  std::uint16_t sender = 0;  ///< rank
+};
+
+struct MessageInfo {
+  MessageHeader header;
+  std::uint64_t bytes = 0;
+  std::vector<FrameInfo> frames;
+};
+
+/// Largest size of a frame with at most `entries` of `elements`. No input exceeds it.
+std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType type,
+                        IndexCoding coding) noexcept;
+
+/// Bytes of a message beyond its frames.
+inline constexpr std::size_t kMessageOverhead = 40;
+
+/// Writes one frame to `out`, which must hold at least `frame_bound(…)` bytes.
+///
+/// `decoded` (same length as the input) receives what a receiver will add for each entry: the
+/// caller keeps `value - decoded` as its quantisation error. Entries that would decode to zero are
+/// left out of the frame and have `decoded == 0`: they must be treated as not sent.
+/// When nothing is left to send, no byte is written and the returned info has `bytes == 0`.
+/// Throws Error: shape_mismatch, index_not_increasing, index_out_of_range, nonfinite_value,
+/// buffer_too_small, invalid_argument (dense sign frames must hold every element).
+FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out, std::span<float> decoded);
+
+/// Assembles a message in a caller-owned buffer. Frames must be added in increasing tensor order.
+class MessageWriter {
+ public:
+  /// `out` must hold kMessageOverhead plus all frames.
+  MessageWriter(std::span<std::byte> out, const MessageHeader& header);
+  /// Encodes a frame in place; see encode_frame.
+  FrameInfo add(const FrameInput& input, std::span<float> decoded);
+  /// Appends a frame that encode_frame wrote. Empty frames are ignored.
+  void append(std::uint32_t tensor, std::span<const std::byte> frame);
+  /// Writes length and checksum. Returns the size of the message.
+  std::size_t finish();
+
+ private:
+  void check_order(std::uint32_t tensor);
+
+  std::span<std::byte> out_;
+  std::size_t size_;
+  std::uint32_t frames_ = 0;
+  std::int64_t last_tensor_ = -1;
+};
+
+/// Checks a message completely (checksum, structure, every index and value) without decoding it
+/// into anything, and says what is in it. Throws Error with the code of the first problem found.
+MessageInfo inspect_message(std::span<const std::byte> message);
+
+/// Adds `alpha` times every entry of the message to its tensor: `targets[tensor][index]`.
+/// The message is validated completely before the first write, so that on an Error (any of the
+/// message codes, shape_mismatch, unknown_tensor) the targets are untouched. Allocates nothing.
+/// Returns the header, so that callers can compare step, schema and sender.
+MessageHeader decode_add(std::span<const std::byte> message,
+                         std::span<const std::span<float>> targets, float alpha = 1.0f);
+
+struct Entries {
+  std::uint32_t tensor = 0;
+  std::uint64_t elements = 0;
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+};
+
+/// The entries of every frame, validated. Throws Error(limit_exceeded) when the message holds more
+/// than `max_entries` in all.
+std::vector<Entries> decode_entries(std::span<const std::byte> message, std::uint64_t max_entries);
+
+}  // namespace dgc

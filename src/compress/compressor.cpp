@@ -1,0 +1,578 @@
+// A step of one worker, in the order the data flows: scale and clip, accumulate and collect
+// candidates (one fused pass, in pieces for threads), trim to k, encode, mask.
+//
+// Paper: algorithm 4 and section 3; deviations: every selection is exact (compress/select.h), the error of
+// a quantised value stays in v, and masking leaves tensors alone that are sent whole.
+#include "dgc/compressor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/parallel.h"
+#include "compress/kernels.h"
+#include "compress/select.h"
+#include "dgc/error.h"
+
+namespace dgc {
+namespace {
+
+using namespace compress;
+
+/// Elements per task. Small enough to balance two threads over ResNet-50, large enough that a task
+/// (about 50 µs) hides the cost of handing it out.
+constexpr std::size_t kPiece = 1 << 17;
+
+struct Piece {
+  std::size_t slot;  // position in this call's list of gradients
+  std::size_t begin;
+  std::size_t count;
+};
+
+/// What restore() puts back. For tensors sent whole only v changes, and `indices` is empty.
+struct Undo {
+  std::vector<std::uint32_t> indices;
+  std::vector<float> velocity;
+  std::vector<float> residual;
+  bool pending = false;
+};
+
+/// Everything about a tensor that lives from step to step, beside State.
+struct Slot {
+  CarriedThreshold carried;
+  Undo undo;
+  std::vector<std::byte> frame;  // of this step, until the message is assembled
+};
+
+/// One tensor of the current call.
+struct Job {
+  std::size_t tensor = 0;
+  std::span<const float> gradient;
+  std::size_t k = 0;
+  bool whole = false;
+  std::uint32_t threshold = kNoCandidates;
+  std::size_t first_piece = 0;
+  std::size_t pieces = 0;
+  std::size_t limit = 0;                // candidates beyond which collecting is given up
+  std::atomic<std::size_t> collected{0};
+  std::atomic<std::size_t> nonfinite{kAllFinite};  // lowest index seen
+
+  Job() = default;
+  Job(Job&& other) noexcept
+      : tensor(other.tensor),
+        gradient(other.gradient),
+        k(other.k),
+        whole(other.whole),
+        threshold(other.threshold),
+        first_piece(other.first_piece),
+        pieces(other.pieces),
+        limit(other.limit) {}
+};
+
+void lower(std::atomic<std::size_t>& minimum, std::size_t value) noexcept {
+  std::size_t seen = minimum.load(std::memory_order_relaxed);
+  while (value < seen && !minimum.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+}
+
+/// Memory of one thread, kept between calls.
+struct Scratch {
+  std::vector<Candidate> block = std::vector<Candidate>(kKernelBlock);
+  std::vector<std::uint32_t> magnitudes;
+  std::vector<std::uint32_t> histogram;
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::vector<float> decoded;
+};
+
+[[noreturn]] void reject(std::string subject, std::string problem, std::string hint = {}) {
+  throw Error(ErrorCode::invalid_argument, "compress", std::move(subject), std::move(problem),
+              std::move(hint));
+}
+
+}  // namespace
+
+struct Compressor::Impl {
+  State& state;
+  CompressOptions options;
+  Rule rule;
+  const Kernels& kernels;
+  ThreadPool pool;
+  std::vector<Scratch> scratch;
+  std::vector<Slot> slots;
+  std::vector<TensorStats> stats;
+  std::vector<Job> jobs;
+  std::vector<Piece> pieces;
+  std::vector<std::vector<Candidate>> candidates;  // by piece
+  double clip_factor = 1.0;
+  bool step_open = false;  // something was compressed since the last commit or restore
+
+  Impl(State& s, CompressOptions o)
+      : state(s),
+        options(std::move(o)),
+        rule(options.momentum == 0.0f ? Rule::plain
+             : options.nesterov       ? Rule::nesterov
+                                      : Rule::heavy_ball),
+        kernels(active_kernels()),
+        pool(options.threads),
+        scratch(static_cast<std::size_t>(options.threads)),
+        slots(state.tensors().size()),
+        stats(state.tensors().size()) {}
+
+  const TensorSpec& spec(std::size_t tensor) const { return state.tensors()[tensor]; }
+
+  std::size_t k_of(std::size_t tensor) const {
+    const std::uint64_t elements = spec(tensor).elements();
+    if (spec(tensor).dense) return elements;
+    return entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), elements);
+  }
+  ValueType values_of(bool whole) const { return whole ? options.dense_values : options.values; }
+
+  std::size_t frame_bound_of(std::size_t tensor) const {
+    const std::uint64_t elements = spec(tensor).elements();
+    const std::size_t k = k_of(tensor);
+    return frame_bound(elements, k, values_of(k == elements), coding_of(k == elements));
+  }
+  /// Tensors sent whole ignore a sparse coding that the user asked for: dense is what "whole" means.
+  IndexCoding coding_of(bool whole) const {
+    return whole ? IndexCoding::automatic : options.indices;
+  }
+
+  void check_gradients(std::span<const Gradient> gradients) const;
+  void check_call(std::span<const Gradient> gradients, std::size_t room) const;
+  double norm(std::span<const Gradient> gradients);
+  float scale_for(std::span<const Gradient> gradients, const Call& call);
+  void plan(std::span<const Gradient> gradients);
+  void guess_threshold(Job& job, float scale, Scratch& mine) const;
+  void accumulate_piece(std::size_t piece, float scale, Scratch& mine);
+  void throw_if_nonfinite() const;
+  std::uint32_t reselect(const Job& job, Scratch& mine);
+  void select_sparse(Job& job, Scratch& mine);
+  void check_finite(const Job& job, std::span<const float> values,
+                    std::span<const std::uint32_t> indices) const;
+  void encode_sparse(const Job& job, Scratch& mine);
+  void encode_whole(const Job& job, Scratch& mine);
+  void finish_job(Job& job, Scratch& mine);
+  void roll_back(std::size_t tensor) noexcept;
+};
+
+void Compressor::Impl::check_gradients(std::span<const Gradient> gradients) const {
+  std::size_t next = 0;
+  for (const Gradient& gradient : gradients) {
+    if (gradient.tensor >= slots.size()) {
+      reject(fmt::format("tensor {}", gradient.tensor),
+             fmt::format("the state has {} tensors", slots.size()));
+    }
+    const TensorSpec& expected = spec(gradient.tensor);
+    if (gradient.tensor < next) {
+      reject(fmt::format("'{}'", expected.name), "gradients are not in increasing order of tensor");
+    }
+    next = gradient.tensor + 1;
+    if (gradient.values.size() != expected.elements()) {
+      throw Error(ErrorCode::shape_mismatch, "compress", fmt::format("'{}'", expected.name),
+                  fmt::format("the gradient has {} elements, the tensor is {} ({})",
+                              gradient.values.size(), expected.shape_text(), expected.elements()));
+    }
+  }
+}
+
+void Compressor::Impl::check_call(std::span<const Gradient> gradients, std::size_t room) const {
+  check_gradients(gradients);
+  std::size_t needed = kMessageOverhead;
+  for (const Gradient& gradient : gradients) {
+    if (slots[gradient.tensor].undo.pending) {
+      throw Error(ErrorCode::wrong_order, "compress",
+                  fmt::format("'{}'", spec(gradient.tensor).name),
+                  "was already compressed in this step", "call commit() or restore() first");
+    }
+    needed += frame_bound_of(gradient.tensor);
+  }
+  if (room < needed) {
+    throw Error(ErrorCode::buffer_too_small, "compress", "message",
+                fmt::format("the buffer has {} bytes of {}", room, needed),
+                "size it with bound()");
+  }
+}
+
+double Compressor::Impl::norm(std::span<const Gradient> gradients) {
+  // Fixed pieces, each summed in fixed lanes, added in order: the same bits for any thread count.
+  plan(gradients);
+  std::vector<double> sums(pieces.size());
+  pool.run(pieces.size(), [&](std::size_t i, int) {
+    double lanes[kNormLanes] = {};
+    const Piece& piece = pieces[i];
+    kernels.add_squares(jobs[piece.slot].gradient.data() + piece.begin, piece.count, lanes);
+    for (const double lane : lanes) sums[i] += lane;
+  });
+  double total = 0.0;
+  for (const double sum : sums) total += sum;
+  return std::sqrt(total);
+}
+
+/// 1/N, the caller's factor and clipping in one multiplication per element.
+float Compressor::Impl::scale_for(std::span<const Gradient> gradients, const Call& call) {
+  if (!std::isfinite(call.scale)) reject("scale", fmt::format("{} is not finite", call.scale));
+  const double workers = state.workers();
+  const double scale = call.scale / workers;
+  clip_factor = 1.0;
+  if (options.clip_norm > 0.0) {
+    const double all = call.norm ? *call.norm : norm(gradients);
+    if (!std::isfinite(all)) {
+      for (const Gradient& gradient : gradients) {
+        for (std::size_t i = 0; i < gradient.values.size(); ++i) {
+          if (std::isfinite(gradient.values[i])) continue;
+          throw Error(ErrorCode::nonfinite_gradient, "compress",
+                      fmt::format("'{}'", spec(gradient.tensor).name),
+                      fmt::format("{} at index {}, step {}, rank {}", gradient.values[i], i,
+                                  state.step(), state.rank()),
+                      "nothing was accumulated; look at the loss and the learning rate");
+        }
+      }
+      throw Error(ErrorCode::nonfinite_gradient, "compress", "norm",
+                  fmt::format("the norm of all gradients is {} at step {}, rank {}", all,
+                              state.step(), state.rank()),
+                  "nothing was accumulated");
+    }
+    // The local share of the threshold is N^-1/2 of it, on gradients already scaled by 1/N: N
+    // independent gradients of that norm add up to the global one (paper, section 3.2).
+    const double local = options.clip_norm / std::sqrt(workers);
+    const double scaled_norm = all * std::fabs(scale);
+    if (scaled_norm > local) clip_factor = local / scaled_norm;
+  }
+  return static_cast<float>(scale * clip_factor);
+}
+
+void Compressor::Impl::plan(std::span<const Gradient> gradients) {
+  jobs.clear();
+  pieces.clear();
+  for (const Gradient& gradient : gradients) {
+    Job& job = jobs.emplace_back();
+    job.tensor = gradient.tensor;
+    job.gradient = gradient.values;
+    job.k = k_of(gradient.tensor);
+    job.whole = job.k == gradient.values.size();
+    // Trimming a candidate costs about a fifth of what a second pass costs an element.
+    job.limit = 8 * job.k + 16 * kKernelBlock;
+    job.first_piece = pieces.size();
+    for (std::size_t begin = 0; begin < gradient.values.size(); begin += kPiece) {
+      pieces.push_back({jobs.size() - 1, begin, std::min(kPiece, gradient.values.size() - begin)});
+    }
+    job.pieces = pieces.size() - job.first_piece;
+  }
+  if (candidates.size() < pieces.size()) candidates.resize(pieces.size());
+}
+
+void Compressor::Impl::guess_threshold(Job& job, float scale, Scratch& mine) const {
+  if (job.whole || options.selection == Selection::exact) return;
+  if (options.selection == Selection::reuse) job.threshold = slots[job.tensor].carried.guess(job.k);
+  if (job.threshold != kNoCandidates) return;
+  job.threshold = sampled_threshold({.gradient = job.gradient,
+                                     .velocity = std::as_const(state).velocity(job.tensor),
+                                     .residual = std::as_const(state).residual(job.tensor),
+                                     .rule = rule,
+                                     .scale = scale,
+                                     .momentum = options.momentum,
+                                     .seed = state.step() * 0x9E3779B97F4A7C15u},
+                                    job.k, mine.magnitudes);
+}
+
+void Compressor::Impl::accumulate_piece(std::size_t index, float scale, Scratch& mine) {
+  const Piece& piece = pieces[index];
+  Job& job = jobs[piece.slot];
+  std::vector<Candidate>& list = candidates[index];
+  list.clear();
+  const std::span<float> u = state.velocity(job.tensor);
+  const std::span<float> v = state.residual(job.tensor);
+  for (std::size_t begin = piece.begin; begin < piece.begin + piece.count; begin += kKernelBlock) {
+    const Accumulate block{
+        .gradient = job.gradient.data() + begin,
+        .velocity = rule == Rule::plain ? nullptr : u.data() + begin,
+        .residual = v.data() + begin,
+        .count = std::min(kKernelBlock, piece.begin + piece.count - begin),
+        .scale = scale,
+        .momentum = options.momentum,
+        .threshold = job.collected.load(std::memory_order_relaxed) > job.limit ? kNoCandidates
+                                                                               : job.threshold,
+        .first_index = static_cast<std::uint32_t>(begin)};
+    const Accumulated done = kernels.accumulate[static_cast<int>(rule)](block, mine.block.data());
+    if (done.first_nonfinite != kAllFinite) lower(job.nonfinite, begin + done.first_nonfinite);
+    if (done.candidates == 0) continue;
+    job.collected.fetch_add(done.candidates, std::memory_order_relaxed);
+    list.insert(list.end(), mine.block.begin(),
+                mine.block.begin() + static_cast<std::ptrdiff_t>(done.candidates));
+  }
+}
+
+void Compressor::Impl::throw_if_nonfinite() const {
+  for (const Job& job : jobs) {
+    const std::size_t index = job.nonfinite.load();
+    if (index == kAllFinite) continue;
+    throw Error(ErrorCode::nonfinite_gradient, "compress",
+                fmt::format("'{}'", spec(job.tensor).name),
+                fmt::format("{} at index {}, step {}, rank {}", job.gradient[index], index,
+                            state.step(), state.rank()),
+                "nothing is sent and the value did not enter the residual; look at the loss and "
+                "the learning rate");
+  }
+}
+
+/// The guess failed: finds a threshold from v itself and collects again.
+std::uint32_t Compressor::Impl::reselect(const Job& job, Scratch& mine) {
+  const std::span<const float> v = std::as_const(state).residual(job.tensor);
+  const std::size_t wanted = std::max(job.k, slots[job.tensor].carried.aim(job.k));
+  const std::uint32_t threshold = exact_threshold(v, std::min(wanted, v.size()), mine.histogram);
+  for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p) candidates[p].clear();
+  std::vector<Candidate>& list = candidates[job.first_piece];
+  for (std::size_t begin = 0; begin < v.size(); begin += kKernelBlock) {
+    const std::size_t found = kernels.collect(
+        v.data() + begin, std::min(kKernelBlock, v.size() - begin), threshold,
+        static_cast<std::uint32_t>(begin), mine.block.data());
+    list.insert(list.end(), mine.block.begin(),
+                mine.block.begin() + static_cast<std::ptrdiff_t>(found));
+  }
+  return threshold;
+}
+
+void Compressor::Impl::select_sparse(Job& job, Scratch& mine) {
+  TensorStats& stat = stats[job.tensor];
+  const std::size_t collected = job.collected.load();
+  CarriedThreshold& carried = slots[job.tensor].carried;
+  if (job.threshold != kNoCandidates && collected < job.k) carried.fell_short();
+  stat.reselected = collected < job.k || collected > job.limit;
+  if (stat.reselected) job.threshold = reselect(job, mine);
+  const CandidateLists lists(candidates.data() + job.first_piece, job.pieces);
+  const Trimmed trimmed = trim(lists, job.k, mine.magnitudes, mine.indices, mine.values);
+  stat.candidates = trimmed.found;
+  stat.threshold = std::bit_cast<float>(trimmed.smallest);
+  carried.update(trimmed.found, job.k, trimmed.smallest, job.threshold);
+}
+
+void Compressor::Impl::check_finite(const Job& job, std::span<const float> values,
+                                    std::span<const std::uint32_t> indices) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i])) continue;
+    throw Error(ErrorCode::nonfinite_residual, "compress",
+                fmt::format("'{}'", spec(job.tensor).name),
+                fmt::format("the residual is {} at index {}, step {}, rank {}", values[i],
+                            indices.empty() ? i : indices[i], state.step(), state.rank()),
+                "accumulated gradients overflow float; go back to a checkpoint");
+  }
+}
+
+void Compressor::Impl::encode_sparse(const Job& job, Scratch& mine) {
+  Slot& slot = slots[job.tensor];
+  slot.frame.resize(frame_bound_of(job.tensor));
+  mine.decoded.resize(mine.values.size());
+  stats[job.tensor].frame =
+      encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
+                    .elements = job.gradient.size(),
+                    .indices = mine.indices,
+                    .values = mine.values,
+                    .value_type = values_of(false),
+                    .coding = coding_of(false)},
+                   slot.frame, mine.decoded);
+
+  // Only entries that travel are logged, reduced by what arrives, and masked.
+  Undo& undo = slot.undo;
+  const std::span<float> v = state.residual(job.tensor);
+  const std::span<float> u = state.velocity(job.tensor);
+  const bool mask = options.masking && rule != Rule::plain;
+  undo.indices.resize(mine.indices.size());
+  undo.residual.resize(mine.indices.size());
+  undo.velocity.resize(mask ? mine.indices.size() : 0);
+  constexpr std::size_t kAhead = 16;
+  std::size_t sent = 0;
+  for (std::size_t i = 0; i < mine.indices.size(); ++i) {
+    if (i + kAhead < mine.indices.size()) {
+      const std::uint32_t later = mine.indices[i + kAhead];
+      __builtin_prefetch(v.data() + later, 1);
+      if (mask) __builtin_prefetch(u.data() + later, 1);
+    }
+    const float decoded = mine.decoded[i];
+    if (decoded == 0.0f) continue;
+    const std::uint32_t index = mine.indices[i];
+    undo.indices[sent] = index;
+    undo.residual[sent] = std::exchange(v[index], v[index] - decoded);
+    // Momentum factor masking: what was sent must not go on moving in the old direction.
+    if (mask) undo.velocity[sent] = std::exchange(u[index], 0.0f);
+    ++sent;
+  }
+  undo.indices.resize(sent);
+  undo.residual.resize(sent);
+  undo.velocity.resize(mask ? sent : 0);
+  stats[job.tensor].sent = sent;
+}
+
+void Compressor::Impl::encode_whole(const Job& job, Scratch& mine) {
+  Slot& slot = slots[job.tensor];
+  const std::span<float> v = state.residual(job.tensor);
+  slot.undo.residual.assign(v.begin(), v.end());
+  slot.frame.resize(frame_bound_of(job.tensor));
+  mine.decoded.resize(v.size());
+  stats[job.tensor].frame = encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
+                                          .elements = v.size(),
+                                          .indices = {},
+                                          .values = v,
+                                          .value_type = values_of(true),
+                                          .coding = coding_of(true)},
+                                         slot.frame, mine.decoded);
+  std::uint64_t sent = 0;
+  for (std::size_t i = 0; i < v.size(); ++i) {
+    sent += mine.decoded[i] != 0.0f;
+    v[i] -= mine.decoded[i];
+  }
+  stats[job.tensor].sent = sent;
+}
+
+void Compressor::Impl::finish_job(Job& job, Scratch& mine) {
+  stats[job.tensor] = {.target = job.k};
+  Undo& undo = slots[job.tensor].undo;
+  undo.indices.clear();
+  undo.velocity.clear();
+  undo.residual.clear();
+  if (job.whole) {
+    check_finite(job, state.residual(job.tensor), {});
+    encode_whole(job, mine);
+  } else {
+    select_sparse(job, mine);
+    check_finite(job, mine.values, mine.indices);
+    encode_sparse(job, mine);
+  }
+  undo.pending = true;
+}
+
+void Compressor::Impl::roll_back(std::size_t tensor) noexcept {
+  Undo& undo = slots[tensor].undo;
+  if (!std::exchange(undo.pending, false)) return;
+  const std::span<float> v = state.residual(tensor);
+  const std::span<float> u = state.velocity(tensor);
+  if (undo.indices.empty()) std::copy(undo.residual.begin(), undo.residual.end(), v.begin());
+  for (std::size_t i = 0; i < undo.indices.size(); ++i) v[undo.indices[i]] = undo.residual[i];
+  for (std::size_t i = 0; i < undo.velocity.size(); ++i) u[undo.indices[i]] = undo.velocity[i];
+}
+
+Compressor::Compressor(State& state, CompressOptions options) {
+  if (!(options.momentum >= 0.0f && options.momentum < 1.0f)) {
+    reject("momentum", fmt::format("{} is not in [0, 1)", options.momentum));
+  }
+  if (options.nesterov && options.momentum == 0.0f) {
+    reject("nesterov", "needs a momentum above 0");
+  }
+  if (!(options.clip_norm >= 0.0) || std::isinf(options.clip_norm)) {
+    reject("clip_norm", fmt::format("{} is negative or not finite", options.clip_norm),
+           "0 turns clipping off");
+  }
+  if (options.threads < 1 || options.threads > 1024) {
+    reject("threads", fmt::format("{} is not in [1, 1024]", options.threads));
+  }
+  if (state.workers() > 0x10000) reject("workers", "more than 65536", "ranks are 16-bit on the wire");
+  if (options.indices == IndexCoding::dense) {
+    reject("indices", "dense is not a coding for a selection", "use ratio 1 or dense tensors");
+  }
+  if (options.momentum != 0.0f && !state.has_velocity()) {
+    reject("momentum", fmt::format("{} needs a state with velocity", options.momentum),
+           "construct the State with with_velocity = true");
+  }
+  impl_ = std::make_unique<Impl>(state, std::move(options));
+}
+
+Compressor::~Compressor() = default;
+
+const CompressOptions& Compressor::options() const noexcept { return impl_->options; }
+
+double Compressor::norm(std::span<const Gradient> gradients) const {
+  impl_->check_gradients(gradients);
+  return impl_->norm(gradients);
+}
+
+std::size_t Compressor::bound(std::span<const Gradient> gradients) const {
+  impl_->check_gradients(gradients);
+  std::size_t bytes = kMessageOverhead;
+  for (const Gradient& gradient : gradients) bytes += impl_->frame_bound_of(gradient.tensor);
+  return bytes;
+}
+
+std::size_t Compressor::bound() const {
+  std::size_t bytes = kMessageOverhead;
+  for (std::size_t i = 0; i < impl_->slots.size(); ++i) bytes += impl_->frame_bound_of(i);
+  return bytes;
+}
+
+std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<std::byte> out) {
+  return compress(gradients, out, Call{});
+}
+
+std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<std::byte> out,
+                                 const Call& call) {
+  Impl& my = *impl_;
+  my.check_call(gradients, out.size());
+  const float scale = my.scale_for(gradients, call);
+  if (!my.step_open) {
+    std::fill(my.stats.begin(), my.stats.end(), TensorStats{});
+    my.step_open = true;
+  }
+  my.plan(gradients);
+  const auto scratch_of = [&my](int worker) -> Scratch& {
+    return my.scratch[static_cast<std::size_t>(worker)];
+  };
+  my.pool.run(my.jobs.size(), [&](std::size_t i, int worker) {
+    my.guess_threshold(my.jobs[i], scale, scratch_of(worker));
+  });
+  my.pool.run(my.pieces.size(), [&](std::size_t i, int worker) {
+    my.accumulate_piece(i, scale, scratch_of(worker));
+  });
+  my.throw_if_nonfinite();
+  try {
+    my.pool.run(my.jobs.size(), [&](std::size_t i, int worker) {
+      my.finish_job(my.jobs[i], scratch_of(worker));
+    });
+  } catch (...) {
+    for (const Job& job : my.jobs) my.roll_back(job.tensor);
+    throw;
+  }
+
+  MessageWriter writer(out, {.step = my.state.step(),
+                             .schema = my.options.schema,
+                             .sender = static_cast<std::uint16_t>(my.state.rank())});
+  for (const Job& job : my.jobs) {
+    writer.append(static_cast<std::uint32_t>(job.tensor),
+                  std::span(my.slots[job.tensor].frame).first(my.stats[job.tensor].frame.bytes));
+  }
+  return writer.finish();
+}
+
+void Compressor::commit() {
+  for (Slot& slot : impl_->slots) slot.undo.pending = false;
+  impl_->state.set_step(impl_->state.step() + 1);
+  impl_->step_open = false;
+}
+
+void Compressor::restore() {
+  for (std::size_t tensor = 0; tensor < impl_->slots.size(); ++tensor) impl_->roll_back(tensor);
+  impl_->step_open = false;
+}
+
+std::span<const TensorStats> Compressor::stats() const noexcept { return impl_->stats; }
+double Compressor::clip_factor() const noexcept { return impl_->clip_factor; }
+
+std::string_view name_of(Selection selection) noexcept {
+  switch (selection) {
+    case Selection::reuse: return "reuse";
+    case Selection::sampled: return "sampled";
+    case Selection::exact: return "exact";
+  }
+  return "unknown";
+}
+
+Selection parse_selection(std::string_view name) {
+  for (const Selection s : {Selection::reuse, Selection::sampled, Selection::exact}) {
+    if (name == name_of(s)) return s;
+  }
+  reject(fmt::format("selection '{}'", name), "is unknown", "use reuse, sampled or exact");
+}
+
+}  // namespace dgc

@@ -1,0 +1,103 @@
+// The passes over gradient, velocity and residual, one table of functions per instruction set.
+//
+// All tables compute the same bits: every operation is a single IEEE operation on float in the
+// order written in accumulate_one, without fused multiply-add; sums run in kNormLanes fixed lanes.
+#pragma once
+
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+namespace dgc::compress {
+
+/// Elements per kernel call. u, v and g of a block are 48 KiB: they stay in L1 or L2 between the
+/// check of g and its accumulation, and a candidate buffer of this size can never overflow.
+inline constexpr std::size_t kKernelBlock = 4096;
+
+/// Lanes of a norm. A multiple of the doubles in every vector type.
+inline constexpr std::size_t kNormLanes = 16;
+
+/// Threshold that no entry passes: no collection.
+inline constexpr std::uint32_t kNoCandidates = 0xFFFFFFFFu;
+
+inline constexpr std::size_t kAllFinite = static_cast<std::size_t>(-1);
+
+/// Magnitudes are compared as integers: for non-negative floats the order is the same, NaN and Inf
+/// come out largest instead of being lost, and denormals do not depend on the FPU mode.
+inline std::uint32_t magnitude_bits(float x) noexcept {
+  return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFu;
+}
+inline constexpr std::uint32_t kInfinityBits = 0x7F800000u;
+
+struct Candidate {
+  std::uint32_t index;
+  float value;
+};
+
+enum class Rule { plain, heavy_ball, nesterov };
+
+struct Accumulate {
+  const float* gradient;
+  float* velocity;  // null for Rule::plain
+  float* residual;
+  std::size_t count;        // at most kKernelBlock
+  float scale;              // 1/N, clipping and loss scale together
+  float momentum;
+  std::uint32_t threshold;  // magnitude_bits from which an entry is a candidate; at least 1
+  std::uint32_t first_index;
+};
+
+struct Accumulated {
+  std::size_t candidates;
+  std::size_t first_nonfinite;  // offset in the block, or kAllFinite
+};
+
+/// u and v of one element; returns the new v. A velocity that has decayed below the normal range is
+/// dropped: rows without gradient would otherwise multiply denormals, slowly, for ever.
+template <Rule kRule>
+inline float accumulate_one(float g, float* u, float* v, float m) noexcept {
+  if constexpr (kRule == Rule::plain) return *v = *v + g;
+  float velocity = 0.0f;
+  float sum = 0.0f;
+  if constexpr (kRule == Rule::heavy_ball) {
+    velocity = m * *u + g;
+    sum = *v + velocity;
+  } else {
+    velocity = m * (*u + g);
+    sum = (*v + velocity) + g;
+  }
+  *u = std::fabs(velocity) >= FLT_MIN ? velocity : 0.0f;
+  return *v = sum;
+}
+
+struct Kernels {
+  const char* name;
+  /// By Rule. Updates u and v in place and writes the entries that reach the threshold to `out`
+  /// (room for `count`). A non-finite gradient counts as zero and is reported.
+  Accumulated (*accumulate[3])(const Accumulate& block, Candidate* out) noexcept;
+  /// Writes the entries of v that reach the threshold to `out`; returns their number.
+  std::size_t (*collect)(const float* residual, std::size_t count, std::uint32_t threshold,
+                         std::uint32_t first_index, Candidate* out) noexcept;
+  /// Adds the square of element i to lanes[i mod kNormLanes].
+  void (*add_squares)(const float* values, std::size_t count, double* lanes) noexcept;
+};
+
+/// The portable table; also the reference that the others are tested against.
+const Kernels& scalar_kernels() noexcept;
+
+struct TargetKernels {
+  const Kernels* kernels;
+  bool supported;
+};
+/// Highway's tables, best first. At most `capacity` are written; returns how many there are.
+std::size_t vector_kernels(TargetKernels* out, std::size_t capacity) noexcept;
+
+/// The table in use; see active_target() in dgc/target.h. Throws Error(unsupported_target).
+const Kernels& active_kernels();
+
+/// Table by name for tests and fuzzers, or null.
+const Kernels* find_kernels(const char* name) noexcept;
+
+}  // namespace dgc::compress

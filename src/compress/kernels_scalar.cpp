@@ -1,0 +1,52 @@
+#include "compress/kernels.h"
+
+namespace dgc::compress {
+namespace {
+
+template <Rule kRule>
+Accumulated accumulate(const Accumulate& block, Candidate* out) noexcept {
+  Accumulated result{0, kAllFinite};
+  for (std::size_t i = 0; i < block.count; ++i) {
+    float g = block.gradient[i];
+    if (magnitude_bits(g) >= kInfinityBits) {
+      if (result.first_nonfinite == kAllFinite) result.first_nonfinite = i;
+      g = 0.0f;
+    }
+    float* const u = kRule == Rule::plain ? nullptr : block.velocity + i;
+    const float v = accumulate_one<kRule>(g * block.scale, u, block.residual + i, block.momentum);
+    if (magnitude_bits(v) >= block.threshold) {
+      out[result.candidates++] = {block.first_index + static_cast<std::uint32_t>(i), v};
+    }
+  }
+  return result;
+}
+
+std::size_t collect(const float* residual, std::size_t count, std::uint32_t threshold,
+                    std::uint32_t first_index, Candidate* out) noexcept {
+  std::size_t candidates = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (magnitude_bits(residual[i]) >= threshold) {
+      out[candidates++] = {first_index + static_cast<std::uint32_t>(i), residual[i]};
+    }
+  }
+  return candidates;
+}
+
+void add_squares(const float* values, std::size_t count, double* lanes) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    const double x = values[i];
+    lanes[i % kNormLanes] += x * x;
+  }
+}
+
+constexpr Kernels kTable{"scalar",
+                         {accumulate<Rule::plain>, accumulate<Rule::heavy_ball>,
+                          accumulate<Rule::nesterov>},
+                         collect,
+                         add_squares};
+
+}  // namespace
+
+const Kernels& scalar_kernels() noexcept { return kTable; }
+
+}  // namespace dgc::compress

@@ -1,0 +1,250 @@
+// The kernels on Highway, written once and compiled for every instruction set.
+//
+// A pass works on four vectors at a time: one branch for "any gradient not finite", one for "any
+// entry reaches the threshold". Both are rarely taken, so that the pass runs at memory speed.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compress/kernels_vector.cpp"
+#include <hwy/foreach_target.h>
+// foreach_target must come before highway.h.
+#include <hwy/highway.h>
+
+#include "compress/kernels.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dgc::compress::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F = hn::ScalableTag<float>;
+using I = hn::RebindToSigned<F>;
+
+// Floats in a cache line, and how many ahead to ask for: the hardware's own prefetch ends at each
+// 4 KiB page, and three streams cross one every 1024 elements. Past the end it is a no-op.
+constexpr std::size_t kLine = 16;
+constexpr std::size_t kAhead = 512;
+
+template <class V>
+HWY_INLINE hn::Vec<I> Magnitude(V x) {
+  return hn::And(hn::BitCast(I(), x), hn::Set(I(), 0x7FFFFFFF));
+}
+
+// Thresholds above the largest int32 (kNoCandidates) can be passed by nothing.
+HWY_INLINE hn::Vec<I> BelowThreshold(std::uint32_t threshold) {
+  return hn::Set(I(), static_cast<std::int32_t>(HWY_MIN(threshold - 1, 0x7FFFFFFFu)));
+}
+
+template <class M>
+HWY_INLINE Candidate* Append(M mask, const float* values, std::uint32_t first, Candidate* out) {
+  HWY_ALIGN std::uint8_t bytes[HWY_MAX(8, hn::MaxLanes(F()) / 8)] = {};
+  hn::StoreMaskBits(I(), mask, bytes);
+  for (std::size_t word = 0; word < hn::Lanes(F()); word += 64) {
+    std::uint64_t bits = 0;
+    hwy::CopyBytes<8>(bytes + word / 8, &bits);
+    for (; bits != 0; bits &= bits - 1) {
+      const auto lane = static_cast<std::uint32_t>(word) +
+                        static_cast<std::uint32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(bits));
+      *out++ = {first + lane, values[lane]};
+    }
+  }
+  return out;
+}
+
+template <Rule kRule, class V>
+HWY_INLINE V Update(V g, float* HWY_RESTRICT u, float* HWY_RESTRICT v, V m) {
+  const F d;
+  if constexpr (kRule == Rule::plain) {
+    const V sum = hn::Add(hn::LoadU(d, v), g);
+    hn::StoreU(sum, d, v);
+    return sum;
+  } else {
+    V velocity = hn::LoadU(d, u);
+    V sum = hn::LoadU(d, v);
+    if constexpr (kRule == Rule::heavy_ball) {
+      velocity = hn::Add(hn::Mul(m, velocity), g);
+      sum = hn::Add(sum, velocity);
+    } else {
+      velocity = hn::Mul(m, hn::Add(velocity, g));
+      sum = hn::Add(hn::Add(sum, velocity), g);
+    }
+    const auto normal = hn::Ge(hn::Abs(velocity), hn::Set(d, FLT_MIN));
+    hn::StoreU(hn::IfThenElseZero(normal, velocity), d, u);
+    hn::StoreU(sum, d, v);
+    return sum;
+  }
+}
+
+template <Rule kRule>
+Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
+  const F d;
+  const I di;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto scale = hn::Set(d, block.scale);
+  const auto m = hn::Set(d, block.momentum);
+  const auto below = BelowThreshold(block.threshold);
+  const auto largest_finite = hn::Set(di, 0x7F7FFFFF);
+  const float* HWY_RESTRICT g = block.gradient;
+  float* HWY_RESTRICT u = block.velocity;
+  float* HWY_RESTRICT v = block.residual;
+  Candidate* end = out;
+  Accumulated result{0, kAllFinite};
+
+  // What the vector loop leaves: a group with a non-finite gradient, or the tail.
+  const auto one_by_one = [&](std::size_t begin, std::size_t count) {
+    Accumulate part = block;
+    part.gradient += begin;
+    part.velocity += kRule == Rule::plain ? 0 : begin;
+    part.residual += begin;
+    part.count = count;
+    part.first_index += static_cast<std::uint32_t>(begin);
+    const Accumulated some = scalar_kernels().accumulate[static_cast<int>(kRule)](part, end);
+    end += some.candidates;
+    if (result.first_nonfinite == kAllFinite && some.first_nonfinite != kAllFinite) {
+      result.first_nonfinite = begin + some.first_nonfinite;
+    }
+  };
+
+  std::size_t i = 0;
+  for (; i + 4 * lanes <= block.count; i += 4 * lanes) {
+    const std::size_t i1 = i + lanes;
+    const std::size_t i2 = i1 + lanes;
+    const std::size_t i3 = i2 + lanes;
+    for (std::size_t line = i + kAhead; line < i + kAhead + 4 * lanes; line += kLine) {
+      __builtin_prefetch(g + line);
+      if constexpr (kRule != Rule::plain) __builtin_prefetch(u + line, 1);
+      __builtin_prefetch(v + line, 1);
+    }
+    const auto g0 = hn::LoadU(d, g + i);
+    const auto g1 = hn::LoadU(d, g + i1);
+    const auto g2 = hn::LoadU(d, g + i2);
+    const auto g3 = hn::LoadU(d, g + i3);
+    const auto largest_g = hn::Max(hn::Max(Magnitude(g0), Magnitude(g1)),
+                                   hn::Max(Magnitude(g2), Magnitude(g3)));
+    if (HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(largest_g, largest_finite)))) {
+      one_by_one(i, 4 * lanes);
+      continue;
+    }
+    const auto v0 = Update<kRule>(hn::Mul(g0, scale), u + i, v + i, m);
+    const auto v1 = Update<kRule>(hn::Mul(g1, scale), u + i1, v + i1, m);
+    const auto v2 = Update<kRule>(hn::Mul(g2, scale), u + i2, v + i2, m);
+    const auto v3 = Update<kRule>(hn::Mul(g3, scale), u + i3, v + i3, m);
+    const auto a0 = Magnitude(v0);
+    const auto a1 = Magnitude(v1);
+    const auto a2 = Magnitude(v2);
+    const auto a3 = Magnitude(v3);
+    const auto largest_v = hn::Max(hn::Max(a0, a1), hn::Max(a2, a3));
+    if (HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(largest_v, below)))) {
+      const std::uint32_t first = block.first_index + static_cast<std::uint32_t>(i);
+      const auto step = static_cast<std::uint32_t>(lanes);
+      end = Append(hn::Gt(a0, below), v + i, first, end);
+      end = Append(hn::Gt(a1, below), v + i1, first + step, end);
+      end = Append(hn::Gt(a2, below), v + i2, first + 2 * step, end);
+      end = Append(hn::Gt(a3, below), v + i3, first + 3 * step, end);
+    }
+  }
+  if (i < block.count) one_by_one(i, block.count - i);
+  result.candidates = static_cast<std::size_t>(end - out);
+  return result;
+}
+
+std::size_t CollectBlock(const float* residual, std::size_t count, std::uint32_t threshold,
+                         std::uint32_t first_index, Candidate* out) noexcept {
+  const F d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto below = BelowThreshold(threshold);
+  Candidate* end = out;
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto mask = hn::Gt(Magnitude(hn::LoadU(d, residual + i)), below);
+    if (HWY_UNLIKELY(!hn::AllFalse(I(), mask))) {
+      end = Append(mask, residual + i, first_index + static_cast<std::uint32_t>(i), end);
+    }
+  }
+  end += scalar_kernels().collect(residual + i, count - i, threshold,
+                                  first_index + static_cast<std::uint32_t>(i), end);
+  return static_cast<std::size_t>(end - out);
+}
+
+void AddSquares(const float* values, std::size_t count, double* lanes) noexcept {
+#if HWY_HAVE_SCALABLE || !HWY_HAVE_FLOAT64
+  scalar_kernels().add_squares(values, count, lanes);
+#else
+  // The square of a float is exact in double, so only the order of additions matters.
+  using D = hn::CappedTag<double, kNormLanes>;
+  const D d;
+  const hn::Rebind<float, D> narrow;
+  constexpr std::size_t kWidth = hn::MaxLanes(D());
+  hn::Vec<D> sums[kNormLanes / kWidth];
+  for (std::size_t j = 0; j < kNormLanes / kWidth; ++j) sums[j] = hn::LoadU(d, lanes + j * kWidth);
+  std::size_t i = 0;
+  for (; i + kNormLanes <= count; i += kNormLanes) {
+    for (std::size_t j = 0; j < kNormLanes / kWidth; ++j) {
+      const auto x = hn::PromoteTo(d, hn::LoadU(narrow, values + i + j * kWidth));
+      sums[j] = hn::Add(sums[j], hn::Mul(x, x));
+    }
+  }
+  for (std::size_t j = 0; j < kNormLanes / kWidth; ++j) hn::StoreU(sums[j], d, lanes + j * kWidth);
+  scalar_kernels().add_squares(values + i, count - i, lanes);
+#endif
+}
+
+const Kernels* Table() noexcept {
+  static constexpr const char* kName =
+#if HWY_TARGET == HWY_SSSE3
+      "ssse3";
+#elif HWY_TARGET == HWY_SSE4
+      "sse4";
+#elif HWY_TARGET == HWY_AVX2
+      "avx2";
+#elif HWY_TARGET == HWY_AVX3
+      "avx512";
+#elif HWY_TARGET == HWY_NEON
+      "neon";
+#else
+      "baseline";
+#endif
+  static constexpr Kernels kTable{
+      kName,
+      {AccumulateBlock<Rule::plain>, AccumulateBlock<Rule::heavy_ball>,
+       AccumulateBlock<Rule::nesterov>},
+      CollectBlock,
+      AddSquares};
+  return &kTable;
+}
+
+}  // namespace dgc::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dgc::compress {
+
+std::size_t vector_kernels(TargetKernels* out, std::size_t capacity) noexcept {
+  using Getter = const Kernels* (*)() noexcept;
+  struct Entry {
+    std::int64_t target;
+    Getter getter;
+  };
+  // HWY_CHOOSE_X is null where X is not compiled. The choice is ours and not Highway's process-wide
+  // one, so that DGC_TARGET concerns dgc alone.
+  const Entry entries[] = {
+#if HWY_ARCH_X86
+      {HWY_AVX3, HWY_CHOOSE_AVX3(Table)},
+      {HWY_AVX2, HWY_CHOOSE_AVX2(Table)},
+      {HWY_SSE4, HWY_CHOOSE_SSE4(Table)},
+      {HWY_SSSE3, HWY_CHOOSE_SSSE3(Table)},
+#elif HWY_ARCH_ARM
+      {HWY_NEON, HWY_CHOOSE_NEON(Table)},
+#else
+      {HWY_STATIC_TARGET, HWY_STATIC_DISPATCH(Table)},
+#endif
+  };
+  const std::int64_t supported = hwy::SupportedTargets();
+  std::size_t count = 0;
+  for (const Entry& entry : entries) {
+    if (entry.getter == nullptr || count == capacity) continue;
+    out[count++] = {entry.getter(), (supported & entry.target) != 0};
+  }
+  return count;
+}
+
+}  // namespace dgc::compress
+#endif

@@ -1,0 +1,81 @@
+// Finding the k entries of largest magnitude.
+//
+// The scheme (DESIGN: "one fused pass"): the accumulating pass collects every entry that reaches a
+// guessed threshold; if at least k did, the k largest are among them and a trim finds them exactly,
+// whatever the guess was. Only where fewer than k passed, or far too many, a second pass over v finds the
+// threshold by histogram. Hence the result never depends on the guess, on how it was made, or on how
+// the tensor was cut up for threads. (Paper, section 5: hierarchical selection; there the trim happens only
+// where far too many pass, and a shortfall is accepted.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "compress/kernels.h"
+
+namespace dgc::compress {
+
+/// The k-th largest of `magnitudes` (1 <= k <= size), which are overwritten. Linear time.
+std::uint32_t kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) noexcept;
+
+/// A threshold that at least k entries of v reach, and not many more; 1 (every non-zero entry) where
+/// v has no k non-zero entries. `histogram` is scratch memory.
+std::uint32_t exact_threshold(std::span<const float> v, std::size_t k,
+                              std::vector<std::uint32_t>& histogram);
+
+/// Inputs of a guess from a sample: v as it will be after this step's accumulation.
+struct SampleSource {
+  std::span<const float> gradient;
+  std::span<const float> velocity;  // empty for Rule::plain
+  std::span<const float> residual;
+  Rule rule;
+  float scale;
+  float momentum;
+  std::uint64_t seed;
+};
+
+/// A threshold that, judging by a stratified sample, somewhat more than k entries will reach;
+/// kNoCandidates where the tensor is too small for sampling to pay.
+std::uint32_t sampled_threshold(const SampleSource& source, std::size_t k,
+                                std::vector<std::uint32_t>& scratch);
+
+/// The guess for the next step, carried per tensor.
+class CarriedThreshold {
+ public:
+  /// kNoCandidates when nothing is known for this k.
+  std::uint32_t guess(std::size_t k) const noexcept;
+  /// How many candidates the next guess should let through: more than k, because a shortfall costs
+  /// a pass over v and a surplus a few nanoseconds an entry.
+  std::size_t aim(std::size_t k) const noexcept;
+  /// The guess let through fewer than k: the magnitudes move about, so aim higher for a while.
+  void fell_short() noexcept;
+  /// After a selection of k, the least of which is `smallest`, out of `found` that reached `used`.
+  void update(std::size_t found, std::size_t k, std::uint32_t smallest,
+              std::uint32_t used) noexcept;
+
+ private:
+  std::uint32_t threshold_ = kNoCandidates;
+  std::uint32_t smallest_ = 0;  // selected at the last step
+  double growth_ = 0.0;         // of smallest_ per step, in log units, smoothed
+  std::size_t k_ = 0;
+  double margin_ = kLeastMargin;  // candidates aimed at, in units of k
+
+  static constexpr double kLeastMargin = 1.25;
+  static constexpr double kMostMargin = 4.0;
+};
+
+/// Candidates of a tensor in index order, in the pieces that the pass collected them in.
+using CandidateLists = std::span<const std::vector<Candidate>>;
+
+/// Writes the k largest candidates (ties: lowest index first) in index order to `indices` and
+/// `values`, or all of them where there are no more than k. `scratch` is memory to work in.
+struct Trimmed {
+  std::size_t found;       // candidates there were
+  std::uint32_t smallest;  // magnitude selected; 0 when there were none
+};
+Trimmed trim(CandidateLists candidates, std::size_t k, std::vector<std::uint32_t>& scratch,
+             std::vector<std::uint32_t>& indices, std::vector<float>& values);
+
+}  // namespace dgc::compress

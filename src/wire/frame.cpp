@@ -1,0 +1,321 @@
+#include "wire/frame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+namespace dgc {
+namespace {
+
+using namespace wire;
+
+constexpr std::size_t kMaxFrameHeader = 5 + 5 + 1 + 5 + 5;
+
+[[noreturn]] void fail(ErrorCode code, const FrameInput& input, std::string problem,
+                       std::string hint = {}) {
+  throw Error(code, "encode", fmt::format("tensor {}", input.tensor), std::move(problem),
+              std::move(hint));
+}
+
+std::byte codes_byte(ValueType type, IndexCoding coding) noexcept {
+  return static_cast<std::byte>(kFrameVersion << 6 | static_cast<unsigned>(type) << 3 |
+                                static_cast<unsigned>(coding));
+}
+
+/// Writes a frame whose parts are final: `values` all belong in it.
+FrameInfo write_frame(const FrameInput& input, IndexCoding coding,
+                      std::span<const std::uint32_t> indices, std::span<const float> values,
+                      std::span<std::byte> out, float* decoded) {
+  FrameInfo info{.tensor = input.tensor,
+                 .elements = input.elements,
+                 .entries = values.size(),
+                 .value_type = input.value_type,
+                 .coding = coding};
+  info.value_bytes = value_bytes(input.value_type, values.size());
+  info.index_bytes = index_bytes(coding, indices, input.elements);
+  const auto elements = static_cast<std::uint32_t>(input.elements);
+  const auto entries = static_cast<std::uint32_t>(values.size());
+  const std::uint64_t body = varint_size(input.tensor) + 1 + varint_size(elements) +
+                             (coding == IndexCoding::dense ? 0 : varint_size(entries)) +
+                             info.value_bytes + info.index_bytes;
+  if (body > kMaxElements) {
+    fail(ErrorCode::limit_exceeded, input, fmt::format("a frame of {} bytes is too long", body),
+         "split the tensor or lower the ratio");
+  }
+  info.bytes = varint_size(static_cast<std::uint32_t>(body)) + body;
+  if (info.bytes > out.size()) {
+    fail(ErrorCode::buffer_too_small, input,
+         fmt::format("the frame takes {} bytes, the buffer has {}", info.bytes, out.size()),
+         "size the buffer with frame_bound");
+  }
+
+  std::byte* p = put_varint(out.data(), static_cast<std::uint32_t>(body));
+  p = put_varint(p, input.tensor);
+  *p++ = codes_byte(input.value_type, coding);
+  p = put_varint(p, elements);
+  if (coding != IndexCoding::dense) p = put_varint(p, entries);
+  encode_values(input.value_type, values, p, decoded);
+  encode_indices(coding, indices, input.elements, p + info.value_bytes);
+  return info;
+}
+
+IndexCoding smallest_coding(const FrameInput& input, std::span<const std::uint32_t> indices) {
+  const std::size_t values = value_bytes(input.value_type, indices.size());
+  IndexCoding best = IndexCoding::rice;
+  std::size_t best_bytes = values + index_bytes(best, indices, input.elements);
+  for (const IndexCoding coding : {IndexCoding::runs, IndexCoding::bitmap}) {
+    const std::size_t bytes = values + index_bytes(coding, indices, input.elements);
+    if (bytes < best_bytes) {
+      best = coding;
+      best_bytes = bytes;
+    }
+  }
+  // A sign cannot say zero, so a dense frame of signs has to hold every element.
+  const bool can_be_dense = input.value_type != ValueType::sign || indices.size() == input.elements;
+  if (can_be_dense && value_bytes(input.value_type, input.elements) <= best_bytes) {
+    best = IndexCoding::dense;
+  }
+  return best;
+}
+
+/// Entries that survive quantisation, as positions into the input. Dropping an entry moves later
+/// ones to other blocks, so blocks are filled one entry at a time; within a block the largest
+/// magnitude only grows, hence what vanished stays vanished.
+std::vector<std::uint32_t> surviving(const FrameInput& input) {
+  std::vector<std::uint32_t> kept;
+  std::size_t block_begin = 0;
+  float block_max = 0.0f;
+  for (std::size_t i = 0; i < input.values.size(); ++i) {
+    if (kept.size() - block_begin == kBlock) {
+      block_begin = kept.size();
+      block_max = 0.0f;
+    }
+    const float magnitude = std::fabs(input.values[i]);
+    if (vanishes(input.value_type, magnitude, std::max(block_max, magnitude))) continue;
+    kept.push_back(static_cast<std::uint32_t>(i));
+    if (magnitude <= block_max) continue;
+    block_max = magnitude;
+    std::erase_if(kept, [&, position = std::size_t{0}](std::uint32_t k) mutable {
+      return position++ >= block_begin && vanishes(input.value_type, input.values[k], block_max);
+    });
+  }
+  return kept;
+}
+
+FrameInfo encode_dense(const FrameInput& input, std::span<std::byte> out,
+                       std::span<float> decoded) {
+  if (input.values.size() == input.elements) {
+    return write_frame(input, IndexCoding::dense, {}, input.values, out, decoded.data());
+  }
+  if (input.value_type == ValueType::sign) {
+    fail(ErrorCode::invalid_argument, input,
+         fmt::format("a dense frame of signs must hold all {} elements, not {}", input.elements,
+                     input.values.size()),
+         "use IndexCoding::automatic");
+  }
+  std::vector<float> all(input.elements, 0.0f);
+  for (std::size_t i = 0; i < input.indices.size(); ++i) all[input.indices[i]] = input.values[i];
+  std::vector<float> all_decoded(input.elements);
+  const FrameInfo info = write_frame(input, IndexCoding::dense, {}, all, out, all_decoded.data());
+  for (std::size_t i = 0; i < input.indices.size(); ++i) decoded[i] = all_decoded[input.indices[i]];
+  return info;
+}
+
+FrameInfo encode_sparse(const FrameInput& input, std::span<std::byte> out,
+                        std::span<float> decoded) {
+  const auto coding_for = [&](std::span<const std::uint32_t> indices) {
+    return input.coding == IndexCoding::automatic ? smallest_coding(input, indices) : input.coding;
+  };
+  float smallest = std::numeric_limits<float>::infinity();
+  float largest = 0.0f;
+  for (const float value : input.values) {
+    smallest = std::min(smallest, std::fabs(value));
+    largest = std::max(largest, std::fabs(value));
+  }
+  // If the smallest survives beside the largest, everything survives in every block.
+  if (!vanishes(input.value_type, smallest, largest)) {
+    const IndexCoding coding = coding_for(input.indices);
+    if (coding == IndexCoding::dense) return encode_dense(input, out, decoded);
+    return write_frame(input, coding, input.indices, input.values, out, decoded.data());
+  }
+
+  const std::vector<std::uint32_t> kept = surviving(input);
+  std::fill(decoded.begin(), decoded.end(), 0.0f);
+  if (kept.empty()) return {};
+  std::vector<std::uint32_t> indices(kept.size());
+  std::vector<float> values(kept.size());
+  std::vector<float> kept_decoded(kept.size());
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    indices[i] = input.indices[kept[i]];
+    values[i] = input.values[kept[i]];
+  }
+  FrameInput reduced = input;
+  reduced.indices = indices;
+  reduced.values = values;
+  const IndexCoding coding = coding_for(indices);
+  const FrameInfo info =
+      coding == IndexCoding::dense
+          ? encode_dense(reduced, out, kept_decoded)
+          : write_frame(reduced, coding, indices, values, out, kept_decoded.data());
+  for (std::size_t i = 0; i < kept.size(); ++i) decoded[kept[i]] = kept_decoded[i];
+  return info;
+}
+
+/// Every element in order, without an index list.
+FrameInfo encode_whole(const FrameInput& input, std::span<std::byte> out,
+                       std::span<float> decoded) {
+  std::uint64_t nonzero = 0;
+  for (const float value : input.values) nonzero += value != 0.0f;
+  if (nonzero == 0) {
+    std::fill(decoded.begin(), decoded.end(), 0.0f);
+    return {};
+  }
+  const bool dense = input.coding == IndexCoding::dense ||
+                     (input.coding == IndexCoding::automatic && nonzero == input.elements);
+  if (dense) return encode_dense(input, out, decoded);
+  std::vector<std::uint32_t> indices(input.elements);
+  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::uint32_t>(i);
+  FrameInput listed = input;
+  listed.indices = indices;
+  return encode_sparse(listed, out, decoded);
+}
+
+void check_input(const FrameInput& input, std::size_t decoded) {
+  if (input.elements > kMaxElements) {
+    fail(ErrorCode::limit_exceeded, input, fmt::format("{} elements exceed 2^32 - 1", input.elements),
+         "split the tensor");
+  }
+  if (decoded != input.values.size()) {
+    fail(ErrorCode::shape_mismatch, input,
+         fmt::format("{} values but room for {} decoded ones", input.values.size(), decoded));
+  }
+  const bool whole = input.indices.empty() && input.values.size() == input.elements;
+  if (!whole && input.indices.size() != input.values.size()) {
+    fail(ErrorCode::shape_mismatch, input,
+         fmt::format("{} indices for {} values", input.indices.size(), input.values.size()));
+  }
+  std::uint64_t next = 0;
+  for (const std::uint32_t index : input.indices) {
+    if (index < next) {
+      fail(ErrorCode::index_not_increasing, input, fmt::format("index {} is out of order", index),
+           "sort the indices and drop duplicates");
+    }
+    next = std::uint64_t{index} + 1;
+  }
+  if (next > input.elements) {
+    fail(ErrorCode::index_out_of_range, input,
+         fmt::format("index {} in a tensor of {} elements", next - 1, input.elements));
+  }
+  for (std::size_t i = 0; i < input.values.size(); ++i) {
+    if (!std::isfinite(input.values[i])) {
+      fail(ErrorCode::nonfinite_value, input,
+           fmt::format("value {} of entry {} is not finite", input.values[i], i));
+    }
+  }
+}
+
+}  // namespace
+
+std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType type,
+                        IndexCoding coding) noexcept {
+  const auto sparse = [&](IndexCoding c) {
+    return value_bytes(type, entries) + index_bound(c, entries, elements);
+  };
+  std::size_t bytes = 0;
+  if (coding == IndexCoding::dense) {
+    bytes = value_bytes(type, elements);
+  } else if (coding == IndexCoding::automatic) {
+    bytes = std::min({sparse(IndexCoding::rice), sparse(IndexCoding::runs),
+                      sparse(IndexCoding::bitmap)});
+    if (type != ValueType::sign || entries == elements) bytes = std::min(bytes, value_bytes(type, elements));
+  } else {
+    bytes = sparse(coding);
+  }
+  return kMaxFrameHeader + bytes;
+}
+
+FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out,
+                       std::span<float> decoded) {
+  check_input(input, decoded.size());
+  if (input.values.empty()) return {};
+  if (input.indices.empty()) return encode_whole(input, out, decoded);
+  return input.coding == IndexCoding::dense ? encode_dense(input, out, decoded)
+                                            : encode_sparse(input, out, decoded);
+}
+
+namespace wire {
+namespace {
+
+/// Moves `in` past a minimal varint of at most 32 bits.
+ErrorCode take_varint(std::span<const std::byte>& in, std::uint32_t& value) noexcept {
+  std::uint64_t result = 0;
+  for (std::size_t i = 0; i < 5; ++i) {
+    if (i == in.size()) return ErrorCode::truncated;
+    const auto byte = std::to_integer<std::uint64_t>(in[i]);
+    result |= (byte & 0x7F) << (7 * i);
+    if (byte >= 0x80) continue;
+    if ((byte == 0 && i > 0) || result > kMaxElements) return ErrorCode::bad_varint;
+    value = static_cast<std::uint32_t>(result);
+    in = in.subspan(i + 1);
+    return ErrorCode::ok;
+  }
+  return ErrorCode::bad_varint;
+}
+
+}  // namespace
+
+ErrorCode parse_frame(std::span<const std::byte> in, FrameView& frame) noexcept {
+  const std::size_t available = in.size();
+  std::uint32_t body = 0;
+  if (const ErrorCode code = take_varint(in, body); code != ErrorCode::ok) return code;
+  if (body > in.size()) return ErrorCode::bad_length;
+  frame.info.bytes = available - in.size() + body;
+  in = in.first(body);
+
+  if (const ErrorCode code = take_varint(in, frame.info.tensor); code != ErrorCode::ok) return code;
+  if (in.empty()) return ErrorCode::truncated;
+  const auto codes = std::to_integer<unsigned>(in[0]);
+  in = in.subspan(1);
+  if (codes >> 6 != kFrameVersion) return ErrorCode::bad_version;
+  if ((codes >> 3 & 7) > static_cast<unsigned>(ValueType::sign)) return ErrorCode::bad_value_type;
+  if ((codes & 7) > static_cast<unsigned>(IndexCoding::dense)) return ErrorCode::bad_index_coding;
+  frame.info.value_type = static_cast<ValueType>(codes >> 3 & 7);
+  frame.info.coding = static_cast<IndexCoding>(codes & 7);
+
+  std::uint32_t elements = 0;
+  if (const ErrorCode code = take_varint(in, elements); code != ErrorCode::ok) return code;
+  std::uint32_t entries = elements;
+  if (frame.info.coding != IndexCoding::dense) {
+    if (const ErrorCode code = take_varint(in, entries); code != ErrorCode::ok) return code;
+  }
+  if (entries == 0 || entries > elements) return ErrorCode::bad_count;
+  frame.info.elements = elements;
+  frame.info.entries = entries;
+  frame.info.value_bytes = value_bytes(frame.info.value_type, entries);
+  if (frame.info.value_bytes > in.size()) return ErrorCode::truncated;
+  frame.values = in.first(frame.info.value_bytes);
+  frame.indices = in.subspan(frame.info.value_bytes);
+  frame.info.index_bytes = frame.indices.size();
+  return ErrorCode::ok;
+}
+
+ErrorCode validate_frame(const FrameView& frame) noexcept {
+  if (const ErrorCode code = frame.value_reader().validate(); code != ErrorCode::ok) return code;
+  IndexReader reader = frame.index_reader();
+  if (frame.info.coding != IndexCoding::dense) {
+    std::array<std::uint32_t, kBlock> positions;
+    for (std::uint64_t left = frame.info.entries; left > 0;) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlock));
+      const ErrorCode code = reader.next_block(count, positions.data());
+      if (code != ErrorCode::ok) return code;
+      left -= count;
+    }
+  }
+  return reader.finish();
+}
+
+}  // namespace wire
+}  // namespace dgc

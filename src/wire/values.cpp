@@ -1,0 +1,266 @@
+#include "wire/values.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+
+#include "wire/bits.h"
+
+namespace dgc::wire {
+namespace {
+
+constexpr int kMinExponent = -128;
+// 65504 · 2^112 is still finite in float; 2^113 would not be.
+constexpr int kMaxExponent = 112;
+constexpr float kMaxHalf = 65504.0f;
+// 127 · (FLT_MAX / 128) is finite.
+constexpr float kMaxInt8Scale = FLT_MAX / 128.0f;
+
+/// 2^e as a double, for any e that occurs here.
+double power_of_two(int e) noexcept {
+  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + e) << 52);
+}
+
+/// Round to nearest even; |x| at most kMaxHalf.
+std::uint16_t to_half(float x) noexcept {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t sign = (bits >> 16) & 0x8000u;
+  std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude < 0x38800000u) {
+    // Below 2^-14 the half is subnormal, with steps of 2^-24: the step of floats in [0.5, 1).
+    const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
+    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000u));
+  }
+  magnitude += 0xFFFu + ((magnitude >> 13) & 1u);
+  return static_cast<std::uint16_t>(sign | ((magnitude - (112u << 23)) >> 13));
+}
+
+float from_half(std::uint16_t half) noexcept {
+  const std::uint32_t magnitude = half & 0x7FFFu;
+  const float value = magnitude < 0x400u
+                          ? static_cast<float>(magnitude) * 0x1p-24f
+                          : std::bit_cast<float>((magnitude << 13) + (112u << 23));
+  return (half & 0x8000u) != 0 ? -value : value;
+}
+
+bool half_is_finite(std::uint16_t half) noexcept { return (half & 0x7C00u) != 0x7C00u; }
+
+std::uint16_t to_bf16(float x) noexcept {
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  // Values that would round to infinity saturate; the difference stays in the residual.
+  const bool overflow = (rounded & 0x7FFFu) >= 0x7F80u;
+  return static_cast<std::uint16_t>(overflow ? (rounded & 0x8000u) | 0x7F7Fu : rounded);
+}
+
+float from_bf16(std::uint16_t x) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
+}
+
+/// Scale exponent that brings the largest magnitude to [2^14, 2^15): 29 binary orders below it
+/// keep full precision.
+int half_exponent(float block_max) noexcept {
+  if (block_max == 0.0f) return 0;
+  return std::clamp(std::ilogb(block_max) - 14, kMinExponent, kMaxExponent);
+}
+
+std::uint16_t scaled_half(float x, int exponent) noexcept {
+  const float scaled = static_cast<float>(static_cast<double>(x) * power_of_two(-exponent));
+  return to_half(std::clamp(scaled, -kMaxHalf, kMaxHalf));
+}
+
+float unscaled_half(std::uint16_t half, int exponent) noexcept {
+  return static_cast<float>(static_cast<double>(from_half(half)) * power_of_two(exponent));
+}
+
+float int8_scale(float block_max) noexcept {
+  // A block of denormals can make max/127 round to zero; the smallest float still orders it.
+  if (block_max == 0.0f) return 0.0f;
+  return std::clamp(block_max / 127.0f, FLT_TRUE_MIN, kMaxInt8Scale);
+}
+
+int to_int8(float x, float scale) noexcept {
+  if (scale == 0.0f) return 0;
+  return static_cast<int>(std::clamp(std::nearbyint(x / scale), -127.0f, 127.0f));
+}
+
+float max_magnitude(std::span<const float> values) noexcept {
+  float largest = 0.0f;
+  for (const float v : values) largest = std::max(largest, std::fabs(v));
+  return largest;
+}
+
+float mean_magnitude(std::span<const float> values) noexcept {
+  double sum = 0.0;
+  for (const float v : values) sum += std::fabs(static_cast<double>(v));
+  return values.empty() ? 0.0f : static_cast<float>(sum / static_cast<double>(values.size()));
+}
+
+std::size_t scale_bytes(ValueType type) noexcept {
+  switch (type) {
+    case ValueType::fp16: return 1;
+    case ValueType::int8:
+    case ValueType::sign: return 4;
+    default: return 0;
+  }
+}
+
+bool valid_scale(float scale, float largest) noexcept { return scale >= 0.0f && scale <= largest; }
+
+}  // namespace
+
+std::size_t value_bytes(ValueType type, std::size_t entries) noexcept {
+  const std::size_t scales = blocks_of(entries) * scale_bytes(type);
+  switch (type) {
+    case ValueType::fp32: return entries * 4;
+    case ValueType::fp16:
+    case ValueType::bf16: return scales + entries * 2;
+    case ValueType::int8: return scales + entries;
+    case ValueType::sign: return scales + (entries + 7) / 8;
+  }
+  return 0;
+}
+
+bool vanishes(ValueType type, float value, float block_max) noexcept {
+  switch (type) {
+    case ValueType::fp16: return unscaled_half(scaled_half(value, half_exponent(block_max)), half_exponent(block_max)) == 0.0f;
+    case ValueType::bf16: return (to_bf16(value) & 0x7FFFu) == 0;
+    case ValueType::int8: return to_int8(value, int8_scale(block_max)) == 0;
+    default: return value == 0.0f;
+  }
+}
+
+void encode_values(ValueType type, std::span<const float> values, std::byte* out,
+                   float* decoded) noexcept {
+  std::byte* const scales = out;
+  std::byte* const data = out + blocks_of(values.size()) * scale_bytes(type);
+  if (type == ValueType::sign) std::fill_n(data, (values.size() + 7) / 8, std::byte{0});
+
+  for (std::size_t begin = 0, block = 0; begin < values.size(); begin += kBlock, ++block) {
+    const auto part = values.subspan(begin, std::min(kBlock, values.size() - begin));
+    switch (type) {
+      case ValueType::fp32:
+        std::copy(part.begin(), part.end(), decoded + begin);
+        std::memcpy(data + begin * 4, part.data(), part.size_bytes());
+        break;
+      case ValueType::fp16: {
+        const int exponent = half_exponent(max_magnitude(part));
+        store(scales + block, static_cast<std::int8_t>(exponent));
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          const std::uint16_t half = scaled_half(part[i], exponent);
+          store(data + (begin + i) * 2, half);
+          decoded[begin + i] = unscaled_half(half, exponent);
+        }
+        break;
+      }
+      case ValueType::bf16:
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          const std::uint16_t code = to_bf16(part[i]);
+          store(data + (begin + i) * 2, code);
+          decoded[begin + i] = from_bf16(code);
+        }
+        break;
+      case ValueType::int8: {
+        const float scale = int8_scale(max_magnitude(part));
+        store(scales + block * 4, scale);
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          const int code = to_int8(part[i], scale);
+          store(data + begin + i, static_cast<std::int8_t>(code));
+          decoded[begin + i] = static_cast<float>(code) * scale;
+        }
+        break;
+      }
+      case ValueType::sign: {
+        // The mean magnitude minimises the squared error that stays behind in the residual.
+        const float scale = mean_magnitude(part);
+        store(scales + block * 4, scale);
+        for (std::size_t i = 0; i < part.size(); ++i) {
+          const bool negative = std::signbit(part[i]);
+          const std::size_t bit = begin + i;
+          if (negative) data[bit >> 3] |= std::byte{1} << (bit & 7);
+          decoded[bit] = negative ? -scale : scale;
+        }
+        break;
+      }
+    }
+  }
+}
+
+ValueReader::ValueReader(ValueType type, const std::byte* section, std::size_t entries) noexcept
+    : type_(type),
+      scales_(section),
+      data_(section + blocks_of(entries) * scale_bytes(type)),
+      entries_(entries) {}
+
+ErrorCode ValueReader::validate() const noexcept {
+  const std::size_t blocks = blocks_of(entries_);
+  bool bad_scale = false;
+  bool bad_value = false;
+  switch (type_) {
+    case ValueType::fp32:
+      for (std::size_t i = 0; i < entries_; ++i) {
+        bad_value |= (load<std::uint32_t>(data_ + i * 4) & 0x7F800000u) == 0x7F800000u;
+      }
+      break;
+    case ValueType::fp16:
+      for (std::size_t b = 0; b < blocks; ++b) bad_scale |= load<std::int8_t>(scales_ + b) > kMaxExponent;
+      for (std::size_t i = 0; i < entries_; ++i) bad_value |= !half_is_finite(load<std::uint16_t>(data_ + i * 2));
+      break;
+    case ValueType::bf16:
+      for (std::size_t i = 0; i < entries_; ++i) {
+        bad_value |= (load<std::uint16_t>(data_ + i * 2) & 0x7F80u) == 0x7F80u;
+      }
+      break;
+    case ValueType::int8:
+      for (std::size_t b = 0; b < blocks; ++b) bad_scale |= !valid_scale(load<float>(scales_ + b * 4), kMaxInt8Scale);
+      for (std::size_t i = 0; i < entries_; ++i) bad_value |= load<std::int8_t>(data_ + i) == -128;
+      if (bad_value && !bad_scale) return ErrorCode::reserved_bits;
+      break;
+    case ValueType::sign:
+      for (std::size_t b = 0; b < blocks; ++b) bad_scale |= !valid_scale(load<float>(scales_ + b * 4), FLT_MAX);
+      if (entries_ % 8 != 0 && std::to_integer<unsigned>(data_[entries_ / 8]) >> (entries_ % 8) != 0) {
+        return bad_scale ? ErrorCode::bad_scale : ErrorCode::reserved_bits;
+      }
+      break;
+  }
+  if (bad_scale) return ErrorCode::bad_scale;
+  return bad_value ? ErrorCode::nonfinite_value : ErrorCode::ok;
+}
+
+std::size_t ValueReader::decode_block(std::size_t block, float* out) const noexcept {
+  const std::size_t begin = block * kBlock;
+  const std::size_t count = std::min(kBlock, entries_ - begin);
+  switch (type_) {
+    case ValueType::fp32:
+      std::memcpy(out, data_ + begin * 4, count * 4);
+      break;
+    case ValueType::fp16: {
+      const int exponent = load<std::int8_t>(scales_ + block);
+      for (std::size_t i = 0; i < count; ++i) {
+        out[i] = unscaled_half(load<std::uint16_t>(data_ + (begin + i) * 2), exponent);
+      }
+      break;
+    }
+    case ValueType::bf16:
+      for (std::size_t i = 0; i < count; ++i) out[i] = from_bf16(load<std::uint16_t>(data_ + (begin + i) * 2));
+      break;
+    case ValueType::int8: {
+      const float scale = load<float>(scales_ + block * 4);
+      for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(load<std::int8_t>(data_ + begin + i)) * scale;
+      break;
+    }
+    case ValueType::sign: {
+      const float scale = load<float>(scales_ + block * 4);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::size_t bit = begin + i;
+        const bool negative = (std::to_integer<unsigned>(data_[bit >> 3]) >> (bit & 7) & 1u) != 0;
+        out[i] = negative ? -scale : scale;
+      }
+      break;
+    }
+  }
+  return count;
+}
+
+}  // namespace dgc::wire
