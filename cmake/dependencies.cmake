@@ -2,5 +2,6 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
-# Debian's Highway has a pkg-config file and no CMake package.
+# Debian's Highway and xxHash have pkg-config files and no CMake packages.
 pkg_check_modules(DGC_HWY REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(DGC_XXHASH REQUIRED IMPORTED_TARGET libxxhash)

@@ -1,12 +1,12 @@
 #include "compress/state_file.h"
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <cmath>
 #include <cstring>
-#include <limits>
+#include <memory>
+#include <new>
 
 #include "base/file.h"
 #include "dgc/error.h"
@@ -94,10 +94,13 @@ std::span<const std::byte> take_array(Cursor& cursor, const TensorSpec& spec, co
 /// Streams fields to a file and into its checksum.
 class Writer {
  public:
-  explicit Writer(const std::filesystem::path& path) : file_(path) { XXH3_64bits_reset(&hash_); }
+  explicit Writer(const std::filesystem::path& path) : file_(path), hash_(XXH64_createState()) {
+    if (!hash_) throw std::bad_alloc();
+    XXH64_reset(hash_.get(), 0);
+  }
 
   void bytes(std::span<const std::byte> data) {
-    XXH3_64bits_update(&hash_, data.data(), data.size());
+    XXH64_update(hash_.get(), data.data(), data.size());
     file_.write(data);
   }
   template <typename T>
@@ -105,14 +108,17 @@ class Writer {
     bytes(std::as_bytes(std::span(&value, 1)));
   }
   void finish() {
-    const auto digest = static_cast<std::uint64_t>(XXH3_64bits_digest(&hash_));
+    const auto digest = static_cast<std::uint64_t>(XXH64_digest(hash_.get()));
     file_.write(std::as_bytes(std::span(&digest, 1)));
     file_.commit();
   }
 
  private:
   AtomicFile file_;
-  XXH3_state_t hash_{};
+  struct Free {
+    void operator()(XXH64_state_t* state) const noexcept { XXH64_freeState(state); }
+  };
+  std::unique_ptr<XXH64_state_t, Free> hash_;
 };
 
 }  // namespace
@@ -131,7 +137,7 @@ StateView parse_state(std::span<const std::byte> contents, const std::string& su
   std::uint64_t stored = 0;
   const std::size_t hashed = contents.size() - kTrailerBytes;
   std::memcpy(&stored, contents.data() + hashed, sizeof stored);
-  if (stored != XXH3_64bits(contents.data(), hashed)) {
+  if (stored != XXH64(contents.data(), hashed, 0)) {
     cursor.fail(ErrorCode::checksum_mismatch, "is damaged or cut short: its checksum does not match");
   }
 
