@@ -11,12 +11,15 @@ double Timings::quantile(double q) const {
   if (runs_.empty()) return 0.0;
   std::vector<double> sorted = runs_;
   std::sort(sorted.begin(), sorted.end());
-  const auto at = static_cast<std::size_t>(std::llround(q * static_cast<double>(sorted.size() - 1)));
+  const auto at =
+      static_cast<std::size_t>(std::llround(q * static_cast<double>(sorted.size() - 1)));
   return sorted[at];
 }
 
 nlohmann::json Timings::json() const {
-  return {{"min_ms", quantile(0.0)}, {"p50_ms", p50()}, {"p99_ms", quantile(0.99)},
+  return {{"min_ms", quantile(0.0)},
+          {"p50_ms", p50()},
+          {"p99_ms", quantile(0.99)},
           {"runs", runs_.size()}};
 }
 
@@ -27,7 +30,9 @@ std::vector<std::string> Timings::cells() const {
 }
 
 double entropy_bits(std::uint64_t n, std::uint64_t k) {
-  const auto log_factorial = [](std::uint64_t x) { return std::lgamma(static_cast<double>(x) + 1.0); };
+  const auto log_factorial = [](std::uint64_t x) {
+    return std::lgamma(static_cast<double>(x) + 1.0);
+  };
   return (log_factorial(n) - log_factorial(k) - log_factorial(n - k)) / std::log(2.0);
 }
 
@@ -61,8 +66,9 @@ std::vector<Layer> resnet50_layers(std::uint64_t elements) {
   for (const Weight& w : weights) {
     // Cumulative rounding, so that the sizes add up to `elements` exactly.
     seen += w.out * w.fan_in;
-    const auto end = static_cast<std::uint64_t>(static_cast<double>(elements) *
-                                                    static_cast<double>(seen) / static_cast<double>(total) + 0.5);
+    const auto end = static_cast<std::uint64_t>(
+        static_cast<double>(elements) * static_cast<double>(seen) / static_cast<double>(total) +
+        0.5);
     layers.push_back({{w.name, {static_cast<std::int64_t>(end - used)}, false},
                       1.0f / std::sqrt(static_cast<float>(w.fan_in))});
     used = end;

@@ -24,7 +24,8 @@ class Timings {
   void measure(Work&& work) {
     const auto start = std::chrono::steady_clock::now();
     work();
-    add(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    add(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+            .count());
   }
   void add(double milliseconds) { runs_.push_back(milliseconds); }
   double quantile(double q) const;

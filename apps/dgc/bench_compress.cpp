@@ -34,15 +34,17 @@ struct Options {
   float momentum = 0.9f;
   bool nesterov = false;
   int steps = 30;
-  int warmup = 20;
+  int warmup = 100;
   std::uint64_t seed = 1;
   bool no_verify = false;
   bool as_json = false;
   bool quiet = false;
 };
 
-/// The bare momentum update: 3 reads and 2 writes an element. Nothing that keeps u and v can be faster.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// The bare momentum update: 3 reads and 2 writes an element. Nothing that keeps u and v can be
+/// faster.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 void floor_update(const float* __restrict g, float* __restrict u, float* __restrict v,
@@ -60,7 +62,10 @@ class Fixture {
       : options_(options),
         layers_(options.shapes == "resnet50"
                     ? resnet50_layers(options.elements)
-                    : std::vector<Layer>{{{"weight", {static_cast<std::int64_t>(options.elements)}, false}, 1.0f}}),
+                    : std::vector<Layer>{{{"weight",
+                                           {static_cast<std::int64_t>(options.elements)},
+                                           false},
+                                          1.0f}}),
         source_(std::move(source)),
         state_(specs(), 0, 4, true),
         gradient_(options.elements),
@@ -97,8 +102,8 @@ class Fixture {
   }
   void run_memcpy(ThreadPool& pool) {
     for_pieces(pool, [&](std::size_t tensor, std::size_t begin, std::size_t count) {
-      std::memcpy(state_.residual(tensor).data() + begin,
-                  gradients_[tensor].values.data() + begin, count * sizeof(float));
+      std::memcpy(state_.residual(tensor).data() + begin, gradients_[tensor].values.data() + begin,
+                  count * sizeof(float));
     });
   }
 
@@ -133,9 +138,11 @@ class Fixture {
     std::vector<Piece> pieces;
     for (std::size_t t = 0; t < layers_.size(); ++t) {
       const std::size_t count = layers_[t].spec.elements();
-      for (std::size_t b = 0; b < count; b += kPiece) pieces.push_back({t, b, std::min(kPiece, count - b)});
+      for (std::size_t b = 0; b < count; b += kPiece)
+        pieces.push_back({t, b, std::min(kPiece, count - b)});
     }
-    pool.run(pieces.size(), [&](std::size_t i, int) { work(pieces[i].tensor, pieces[i].begin, pieces[i].count); });
+    pool.run(pieces.size(),
+             [&](std::size_t i, int) { work(pieces[i].tensor, pieces[i].begin, pieces[i].count); });
   }
 
   const Options& options_;
@@ -178,7 +185,8 @@ void verify(Fixture& fixture, const Compressor& compressor, std::span<const std:
         v[i] = v[i] + u[i];
       }
     }
-    const std::size_t k = entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), n);
+    const std::size_t k =
+        entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), n);
     std::vector<std::uint32_t> order(n);
     std::iota(order.begin(), order.end(), 0u);
     const auto larger = [&](std::uint32_t a, std::uint32_t b) {
@@ -186,7 +194,9 @@ void verify(Fixture& fixture, const Compressor& compressor, std::span<const std:
       const float y = std::fabs(v[b]);
       return x != y ? x > y : a < b;
     };
-    if (k < n) std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(), larger);
+    if (k < n)
+      std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k), order.end(),
+                       larger);
     order.resize(k);
     std::erase_if(order, [&](std::uint32_t i) { return v[i] == 0.0f; });
     std::sort(order.begin(), order.end());
@@ -204,13 +214,12 @@ void verify(Fixture& fixture, const Compressor& compressor, std::span<const std:
     const auto left = state.residual(t);
     const auto velocity = state.velocity(t);
     if (!std::equal(v.begin(), v.end(), left.begin())) fail(spec, "the residual is wrong");
-    if (options.momentum != 0.0f && !std::equal(u.begin(), u.end(), velocity.begin())) fail(spec, "the velocity is wrong");
+    if (options.momentum != 0.0f && !std::equal(u.begin(), u.end(), velocity.begin()))
+      fail(spec, "the velocity is wrong");
   }
 }
 
-nlohmann::json run_one(const Options& options, const std::string& kind, GradientSource source,
-                       int threads) {
-  Fixture fixture(options, std::move(source));
+CompressOptions settings_of(const Options& options) {
   CompressOptions settings;
   settings.schedule = Schedule(options.ratio);
   settings.momentum = options.momentum;
@@ -218,6 +227,12 @@ nlohmann::json run_one(const Options& options, const std::string& kind, Gradient
   settings.selection = parse_selection(options.selection);
   settings.values = parse_value_type(options.values);
   settings.indices = parse_index_coding(options.indices);
+  return settings;
+}
+
+nlohmann::json run_one(const Options& options, CompressOptions settings, const std::string& kind,
+                       GradientSource source, int threads) {
+  Fixture fixture(options, std::move(source));
   settings.threads = threads;
   Compressor compressor(fixture.state(), settings);
   ThreadPool pool(threads);
@@ -253,7 +268,8 @@ nlohmann::json run_one(const Options& options, const std::string& kind, Gradient
       reselected += stat.reselected;
       candidates += stat.candidates;
     }
-    if (i + 1 == options.steps && !options.no_verify) verify(fixture, compressor, std::span(message).first(bytes));
+    if (i + 1 == options.steps && !options.no_verify)
+      verify(fixture, compressor, std::span(message).first(bytes));
     if (i + 1 < options.steps) compressor.commit();
     progress.advance();
   }
@@ -270,28 +286,30 @@ nlohmann::json run_one(const Options& options, const std::string& kind, Gradient
     entropy += entropy_bits(fixture.state().tensors()[t].elements(), stat.sent);
   }
   const double entries = static_cast<double>(std::max<std::uint64_t>(sent, 1));
-  return {{"kind", kind},
-          {"elements", options.elements},
-          {"tensors", compressor.stats().size()},
-          {"ratio", options.ratio},
-          {"threads", threads},
-          {"target", active_target()},
-          {"selection", options.selection},
-          {"values", options.values},
-          {"memcpy_ms", copy.p50()},
-          {"floor_ms", floor.p50()},
-          {"step_ms", whole.p50()},
-          {"step_over_floor", whole.p50() / floor.p50()},
-          {"k_target", target},
-          {"k_sent", sent},
-          {"candidates_over_k", static_cast<double>(candidates) / static_cast<double>(options.steps) / static_cast<double>(target)},
-          {"reselected_per_step", static_cast<double>(reselected) / options.steps},
-          {"wire_bytes", bytes},
-          {"message_ratio", 4.0 * static_cast<double>(options.elements) / static_cast<double>(bytes)},
-          {"index_bits", index_bytes * 8.0 / entries},
-          {"entropy_bits", entropy / entries},
-          {"verified", !options.no_verify},
-          {"timings", {{"memcpy", copy.json()}, {"floor", floor.json()}, {"step", whole.json()}}}};
+  return {
+      {"kind", kind},
+      {"elements", options.elements},
+      {"tensors", compressor.stats().size()},
+      {"ratio", options.ratio},
+      {"threads", threads},
+      {"target", active_target()},
+      {"selection", options.selection},
+      {"values", options.values},
+      {"memcpy_ms", copy.p50()},
+      {"floor_ms", floor.p50()},
+      {"step_ms", whole.p50()},
+      {"step_over_floor", whole.p50() / floor.p50()},
+      {"k_target", target},
+      {"k_sent", sent},
+      {"candidates_over_k", static_cast<double>(candidates) / static_cast<double>(options.steps) /
+                                static_cast<double>(target)},
+      {"reselected_per_step", static_cast<double>(reselected) / options.steps},
+      {"wire_bytes", bytes},
+      {"message_ratio", 4.0 * static_cast<double>(options.elements) / static_cast<double>(bytes)},
+      {"index_bits", index_bytes * 8.0 / entries},
+      {"entropy_bits", entropy / entries},
+      {"verified", !options.no_verify},
+      {"timings", {{"memcpy", copy.json()}, {"floor", floor.json()}, {"step", whole.json()}}}};
 }
 
 std::vector<float> read_samples(const std::string& path) {
@@ -306,7 +324,8 @@ std::vector<float> read_samples(const std::string& path) {
   std::memcpy(samples.data(), file.contents().data(), file.contents().size());
   for (std::size_t i = 0; i < count; ++i) {
     if (!std::isfinite(samples[i])) {
-      throw Error(ErrorCode::nonfinite_gradient, "bench", path, fmt::format("{} at index {}", samples[i], i));
+      throw Error(ErrorCode::nonfinite_gradient, "bench", path,
+                  fmt::format("{} at index {}", samples[i], i));
     }
   }
   return samples;
@@ -318,41 +337,47 @@ void print_table(const nlohmann::json& results) {
   for (const auto& r : results) {
     for (const char* what : {"memcpy", "floor", "step"}) {
       const auto& t = r["timings"][what];
-      rows.push_back({r["kind"], std::to_string(r["threads"].get<int>()), what,
-                      fmt::format("{:.2f}", t["min_ms"].get<double>()),
-                      fmt::format("{:.2f}", t["p50_ms"].get<double>()),
-                      fmt::format("{:.2f}", t["p99_ms"].get<double>()),
-                      fmt::format("{:.2f}", t["p50_ms"].get<double>() / r["floor_ms"].get<double>())});
+      rows.push_back(
+          {r["kind"], std::to_string(r["threads"].get<int>()), what,
+           fmt::format("{:.2f}", t["min_ms"].get<double>()),
+           fmt::format("{:.2f}", t["p50_ms"].get<double>()),
+           fmt::format("{:.2f}", t["p99_ms"].get<double>()),
+           fmt::format("{:.2f}", t["p50_ms"].get<double>() / r["floor_ms"].get<double>())});
     }
   }
   fmt::print("{}\n", table(rows));
   for (const auto& r : results) {
-    fmt::print("{}, {} thread(s): {} of {} entries sent in {} ({:.0f}x less than fp32), indices "
-               "{:.2f} bits each (uniform bound {:.2f}), {:.2f} candidates per entry, {:.2f} second "
-               "passes a step; {}\n",
-               r["kind"].get<std::string>(), r["threads"].get<int>(),
-               grouped(r["k_sent"].get<std::uint64_t>()), grouped(r["k_target"].get<std::uint64_t>()),
-               bytes_text(r["wire_bytes"].get<double>()), r["message_ratio"].get<double>(),
-               r["index_bits"].get<double>(), r["entropy_bits"].get<double>(),
-               r["candidates_over_k"].get<double>(), r["reselected_per_step"].get<double>(),
-               r["verified"].get<bool>() ? "verified" : "not verified");
+    fmt::print(
+        "{}, {} thread(s): {} of {} entries sent in {} ({:.0f}x less than fp32), indices "
+        "{:.2f} bits each (uniform bound {:.2f}), {:.2f} candidates per entry, {:.2f} second "
+        "passes a step; {}\n",
+        r["kind"].get<std::string>(), r["threads"].get<int>(),
+        grouped(r["k_sent"].get<std::uint64_t>()), grouped(r["k_target"].get<std::uint64_t>()),
+        bytes_text(r["wire_bytes"].get<double>()), r["message_ratio"].get<double>(),
+        r["index_bits"].get<double>(), r["entropy_bits"].get<double>(),
+        r["candidates_over_k"].get<double>(), r["reselected_per_step"].get<double>(),
+        r["verified"].get<bool>() ? "verified" : "not verified");
   }
 }
 
 void run(const Options& options) {
+  const CompressOptions settings = settings_of(options);
+  const std::vector<float> samples =
+      options.input.empty() ? std::vector<float>{} : read_samples(options.input);
   nlohmann::json results = nlohmann::json::array();
   const auto kinds = options.input.empty() ? options.kinds : std::vector<std::string>{"file"};
   if (!options.as_json) {
-    fmt::print("{} elements as {}, ratio {}, {} selection, {} values, kernels {}; floor is the bare "
-               "u, v update\n\n",
-               grouped(options.elements), options.shapes, options.ratio, options.selection,
-               options.values, active_target());
+    fmt::print(
+        "{} elements as {}, ratio {}, {} selection, {} values, kernels {}; floor is the bare "
+        "u, v update\n\n",
+        grouped(options.elements), options.shapes, options.ratio, options.selection, options.values,
+        active_target());
   }
   for (const std::string& kind : kinds) {
     for (const int threads : options.threads) {
-      GradientSource source = options.input.empty() ? GradientSource(kind, options.seed)
-                                                    : GradientSource(read_samples(options.input), options.seed);
-      results.push_back(run_one(options, kind, std::move(source), threads));
+      GradientSource source = samples.empty() ? GradientSource(kind, options.seed)
+                                              : GradientSource(samples, options.seed);
+      results.push_back(run_one(options, settings, kind, std::move(source), threads));
     }
   }
   if (options.as_json) {
@@ -365,25 +390,44 @@ void run(const Options& options) {
 }  // namespace
 
 void add_bench_compress(CLI::App& bench) {
-  auto* command = bench.add_subcommand("compress", "A whole compression step against the memory floor");
-  command->footer("Example:\n  dgc bench compress --elements 25600000 --ratio 0.001 --threads 1,2\n"
-                  "  dgc bench compress --input gradient.f32 --values fp16 --json");
+  auto* command =
+      bench.add_subcommand("compress", "A whole compression step against the memory floor");
+  command->footer(
+      "Example:\n  dgc bench compress --elements 25600000 --ratio 0.001 --threads 1,2\n"
+      "  dgc bench compress --input gradient.f32 --values fp16 --json");
   auto o = std::make_shared<Options>();
-  command->add_option("--elements", o->elements, "Parameters in all")->capture_default_str()->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
-  command->add_option("--ratio", o->ratio, "Share that is sent")->capture_default_str()->check(CLI::Range(1e-9, 1.0));
-  command->add_option("--threads", o->threads, "Thread counts to measure")->delimiter(',')->capture_default_str()->check(CLI::Range(1, 1024));
-  command->add_option("--kind", o->kinds, "Gradients: gaussian, student (heavy tails)")->delimiter(',')->capture_default_str()->check(CLI::IsMember({"gaussian", "student"}));
+  command->add_option("--elements", o->elements, "Parameters in all")
+      ->capture_default_str()
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
+  command->add_option("--ratio", o->ratio, "Share that is sent")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-9, 1.0));
+  command->add_option("--threads", o->threads, "Thread counts to measure")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--kind", o->kinds, "Gradients: gaussian, student (heavy tails)")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::IsMember({"gaussian", "student"}));
   command->add_option("--input", o->input, "Draw gradients from this file of raw float32 instead");
-  command->add_option("--shapes", o->shapes, "Cut the parameters up as: resnet50, single")->capture_default_str()->check(CLI::IsMember({"resnet50", "single"}));
+  command->add_option("--shapes", o->shapes, "Cut the parameters up as: resnet50, single")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"resnet50", "single"}));
   command->add_option("--selection", o->selection, "reuse, sampled, exact")->capture_default_str();
   command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
   command->add_option("--indices", o->indices, "auto, rice, runs, bitmap")->capture_default_str();
   command->add_option("--momentum", o->momentum, "0 for none")->capture_default_str();
   command->add_flag("--nesterov", o->nesterov, "Nesterov momentum");
-  command->add_option("--steps", o->steps, "Steps to measure")->capture_default_str()->check(CLI::Range(1, 1000000));
-  command->add_option("--warmup", o->warmup, "Steps before measuring")->capture_default_str()->check(CLI::Range(0, 1000000));
+  command->add_option("--steps", o->steps, "Steps to measure")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--warmup", o->warmup, "Steps before measuring")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000));
   command->add_option("--seed", o->seed, "Of the gradients")->capture_default_str();
-  command->add_flag("--no-verify", o->no_verify, "Skip the check of the last step against a plain implementation");
+  command->add_flag("--no-verify", o->no_verify,
+                    "Skip the check of the last step against a plain implementation");
   command->add_flag("--json", o->as_json, "Print an array of JSON objects");
   command->add_flag("--quiet", o->quiet, "No progress");
   command->callback([o] { run(*o); });

@@ -36,7 +36,8 @@ void run(bool as_json) {
     return text.empty() ? std::string("none") : text;
   };
   fmt::print("version            {}\n", DGC_VERSION);
-  fmt::print("instruction set    {} (DGC_TARGET chooses another of: {})\n", active, list(supported));
+  fmt::print("instruction set    {} (DGC_TARGET chooses another of: {})\n", active,
+             list(supported));
   fmt::print("not on this CPU    {} (compiled in, untested here)\n", list(untested));
   fmt::print("hardware threads   {}\n", std::thread::hardware_concurrency());
   fmt::print("engines            {}\n", list(info["engines"]));
@@ -46,7 +47,8 @@ void run(bool as_json) {
 }  // namespace
 
 void add_info(CLI::App& app) {
-  auto* command = app.add_subcommand("info", "Show the instruction set in use and what is built in");
+  auto* command =
+      app.add_subcommand("info", "Show the instruction set in use and what is built in");
   command->footer("Example:\n  dgc info\n  DGC_TARGET=scalar dgc info --json");
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "Print one JSON object");

@@ -8,9 +8,9 @@
 #include "base/file.h"
 #include "command.h"
 #include "dgc/error.h"
-#include "output.h"
 #include "dgc/state.h"
 #include "dgc/wire.h"
+#include "output.h"
 
 namespace dgc::app {
 namespace {
@@ -57,10 +57,11 @@ void show_message(std::span<const std::byte> contents, bool as_json) {
     fmt::print("{}\n", all.dump(2));
     return;
   }
-  fmt::print("message of step {} from rank {}: {} frames, {} entries of {} elements, {} bytes, "
-             "{:.1f}x smaller than fp32\n\n{}",
-             info.header.step, info.header.sender, info.frames.size(), grouped(entries),
-             grouped(elements), grouped(info.bytes), ratio, table(rows));
+  fmt::print(
+      "message of step {} from rank {}: {} frames, {} entries of {} elements, {} bytes, "
+      "{:.1f}x smaller than fp32\n\n{}",
+      info.header.step, info.header.sender, info.frames.size(), grouped(entries), grouped(elements),
+      grouped(info.bytes), ratio, table(rows));
 }
 
 void show_state(std::span<const std::byte> contents, bool as_json) {
@@ -118,8 +119,9 @@ void run(const std::string& path, bool as_json) {
 
 void add_inspect(CLI::App& app) {
   auto* command = app.add_subcommand("inspect", "Show what is in a message or state file");
-  command->footer("The file is validated completely, checksum included.\n\nExample:\n"
-                  "  dgc inspect message.dgc\n  dgc inspect state.dgc --json");
+  command->footer(
+      "The file is validated completely, checksum included.\n\nExample:\n"
+      "  dgc inspect message.dgc\n  dgc inspect state.dgc --json");
   auto path = std::make_shared<std::string>();
   auto as_json = std::make_shared<bool>(false);
   command->add_option("FILE", *path, "A message or a state file")->required();

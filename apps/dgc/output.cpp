@@ -10,8 +10,8 @@ namespace dgc::app {
 namespace {
 
 bool numeric(const std::string& cell) {
-  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 || cell[0] == '-' ||
-                           cell[0] == '+' || cell[0] == '.');
+  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) != 0 ||
+                           cell[0] == '-' || cell[0] == '+' || cell[0] == '.');
 }
 
 }  // namespace
@@ -65,11 +65,11 @@ void Progress::advance() {
   const auto now = Clock::now();
   const std::chrono::duration<double> elapsed = now - start_;
   const std::chrono::duration<double> since = now - last_;
-  if (quiet_ || elapsed.count() < 2.0 || (shown_ && since.count() < (terminal_ ? 0.1 : 5.0))) return;
+  if (quiet_ || elapsed.count() < 2.0 || (shown_ && since.count() < (terminal_ ? 0.1 : 5.0)))
+    return;
   const double rate = static_cast<double>(done_) / elapsed.count();
-  const std::string line =
-      fmt::format("{}: {}/{}, {:.1f} a second, {:.0f} s left", what_, done_, total_, rate,
-                  static_cast<double>(total_ - done_) / rate);
+  const std::string line = fmt::format("{}: {}/{}, {:.1f} a second, {:.0f} s left", what_, done_,
+                                       total_, rate, static_cast<double>(total_ - done_) / rate);
   fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
   std::fflush(stderr);
   last_ = now;

@@ -29,8 +29,8 @@ struct CompressOptions {
   Schedule schedule{0.001};
   float momentum = 0.9f;  ///< m; 0 turns momentum correction off
   bool nesterov = false;
-  bool masking = true;      ///< momentum factor masking
-  double clip_norm = 0.0;   ///< threshold for the global gradient norm; 0 turns clipping off
+  bool masking = true;     ///< momentum factor masking
+  double clip_norm = 0.0;  ///< threshold for the global gradient norm; 0 turns clipping off
   Selection selection = Selection::reuse;
   ValueType values = ValueType::fp32;
   ValueType dense_values = ValueType::fp32;  ///< for tensors that are sent whole

@@ -44,8 +44,8 @@ class Schedule {
   std::string describe() const;
 
  private:
-  std::vector<double> stages_;      // of equal length; empty: constant, or a ramp if first_ > 0
-  double first_ = 0.0;              // start of an exponential ramp; 0: none
+  std::vector<double> stages_;  // of equal length; empty: constant, or a ramp if first_ > 0
+  double first_ = 0.0;          // start of an exponential ramp; 0: none
   double final_ = 0.001;
   std::int64_t warmup_steps_ = 0;
 };

@@ -50,8 +50,8 @@ class State {
   /// All zeros at step 0. `with_velocity` is false for momentum 0, which needs no u.
   /// Throws Error(invalid_argument): no such rank, negative sizes, duplicate names, a tensor of
   /// 2^32 elements or more.
-  explicit State(std::vector<TensorSpec> tensors, std::uint32_t rank = 0,
-                 std::uint32_t workers = 1, bool with_velocity = true);
+  explicit State(std::vector<TensorSpec> tensors, std::uint32_t rank = 0, std::uint32_t workers = 1,
+                 bool with_velocity = true);
   State(State&&) noexcept;
   State& operator=(State&&) noexcept;
   ~State();
@@ -90,7 +90,8 @@ class State {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Validates a state file held in memory (checksum, structure, every value finite) and describes it.
+/// Validates a state file held in memory (checksum, structure, every value finite) and describes
+/// it.
 StateInfo inspect_state(std::span<const std::byte> contents);
 
 }  // namespace dgc

@@ -7,8 +7,8 @@
 namespace dgc {
 
 struct Target {
-  std::string name;   ///< "avx2", "scalar", …
-  bool supported;     ///< by this machine
+  std::string name;  ///< "avx2", "scalar", …
+  bool supported;    ///< by this machine
 };
 
 /// Every instruction set compiled in, best first; "scalar" is always the last.

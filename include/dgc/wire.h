@@ -24,10 +24,10 @@ enum class ValueType : std::uint8_t {
 
 /// How the positions of a frame are stored.
 enum class IndexCoding : std::uint8_t {
-  runs = 0,    ///< the paper's 16-bit zero runs
-  rice = 1,    ///< Rice-coded gaps, one parameter per block of 256
-  bitmap = 2,  ///< one bit per element of the tensor
-  dense = 3,   ///< no positions: every element has a value
+  runs = 0,         ///< the paper's 16-bit zero runs
+  rice = 1,         ///< Rice-coded gaps, one parameter per block of 256
+  bitmap = 2,       ///< one bit per element of the tensor
+  dense = 3,        ///< no positions: every element has a value
   automatic = 255,  ///< encoder only: whichever of the above is smallest
 };
 

@@ -1,8 +1,8 @@
 // A step of one worker, in the order the data flows: scale and clip, accumulate and collect
 // candidates (one fused pass, in pieces for threads), trim to k, encode, mask.
 //
-// Paper: algorithm 4 and section 3; deviations: every selection is exact (compress/select.h), the error of
-// a quantised value stays in v, and masking leaves tensors alone that are sent whole.
+// Paper: algorithm 4 and section 3; deviations: every selection is exact (compress/select.h), the
+// error of a quantised value stays in v, and masking leaves tensors alone that are sent whole.
 #include "dgc/compressor.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ struct Job {
   std::uint32_t threshold = kNoCandidates;
   std::size_t first_piece = 0;
   std::size_t pieces = 0;
-  std::size_t limit = 0;                // candidates beyond which collecting is given up
+  std::size_t limit = 0;  // candidates beyond which collecting is given up
   std::atomic<std::size_t> collected{0};
   std::atomic<std::size_t> nonfinite{kAllFinite};  // lowest index seen
 
@@ -137,7 +137,8 @@ struct Compressor::Impl {
     const std::size_t k = k_of(tensor);
     return frame_bound(elements, k, values_of(k == elements), coding_of(k == elements));
   }
-  /// Tensors sent whole ignore a sparse coding that the user asked for: dense is what "whole" means.
+  /// Tensors sent whole ignore a sparse coding that the user asked for: dense is what "whole"
+  /// means.
   IndexCoding coding_of(bool whole) const {
     return whole ? IndexCoding::automatic : options.indices;
   }
@@ -193,8 +194,7 @@ void Compressor::Impl::check_call(std::span<const Gradient> gradients, std::size
   }
   if (room < needed) {
     throw Error(ErrorCode::buffer_too_small, "compress", "message",
-                fmt::format("the buffer has {} bytes of {}", room, needed),
-                "size it with bound()");
+                fmt::format("the buffer has {} bytes of {}", room, needed), "size it with bound()");
   }
 }
 
@@ -288,16 +288,16 @@ void Compressor::Impl::accumulate_piece(std::size_t index, float scale, Scratch&
   const std::span<float> u = state.velocity(job.tensor);
   const std::span<float> v = state.residual(job.tensor);
   for (std::size_t begin = piece.begin; begin < piece.begin + piece.count; begin += kKernelBlock) {
-    const Accumulate block{
-        .gradient = job.gradient.data() + begin,
-        .velocity = rule == Rule::plain ? nullptr : u.data() + begin,
-        .residual = v.data() + begin,
-        .count = std::min(kKernelBlock, piece.begin + piece.count - begin),
-        .scale = scale,
-        .momentum = options.momentum,
-        .threshold = job.collected.load(std::memory_order_relaxed) > job.limit ? kNoCandidates
-                                                                               : job.threshold,
-        .first_index = static_cast<std::uint32_t>(begin)};
+    const Accumulate block{.gradient = job.gradient.data() + begin,
+                           .velocity = rule == Rule::plain ? nullptr : u.data() + begin,
+                           .residual = v.data() + begin,
+                           .count = std::min(kKernelBlock, piece.begin + piece.count - begin),
+                           .scale = scale,
+                           .momentum = options.momentum,
+                           .threshold = job.collected.load(std::memory_order_relaxed) > job.limit
+                                            ? kNoCandidates
+                                            : job.threshold,
+                           .first_index = static_cast<std::uint32_t>(begin)};
     const Accumulated done = kernels.accumulate[static_cast<int>(rule)](block, mine.block.data());
     if (done.first_nonfinite != kAllFinite) lower(job.nonfinite, begin + done.first_nonfinite);
     if (done.candidates == 0) continue;
@@ -325,12 +325,13 @@ std::uint32_t Compressor::Impl::reselect(const Job& job, Scratch& mine) {
   const std::span<const float> v = std::as_const(state).residual(job.tensor);
   const std::size_t wanted = std::max(job.k, slots[job.tensor].carried.aim(job.k));
   const std::uint32_t threshold = exact_threshold(v, std::min(wanted, v.size()), mine.histogram);
-  for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p) candidates[p].clear();
+  for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p)
+    candidates[p].clear();
   std::vector<Candidate>& list = candidates[job.first_piece];
   for (std::size_t begin = 0; begin < v.size(); begin += kKernelBlock) {
-    const std::size_t found = kernels.collect(
-        v.data() + begin, std::min(kKernelBlock, v.size() - begin), threshold,
-        static_cast<std::uint32_t>(begin), mine.block.data());
+    const std::size_t found =
+        kernels.collect(v.data() + begin, std::min(kKernelBlock, v.size() - begin), threshold,
+                        static_cast<std::uint32_t>(begin), mine.block.data());
     list.insert(list.end(), mine.block.begin(),
                 mine.block.begin() + static_cast<std::ptrdiff_t>(found));
   }
@@ -367,14 +368,13 @@ void Compressor::Impl::encode_sparse(const Job& job, Scratch& mine) {
   Slot& slot = slots[job.tensor];
   slot.frame.resize(frame_bound_of(job.tensor));
   mine.decoded.resize(mine.values.size());
-  stats[job.tensor].frame =
-      encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
-                    .elements = job.gradient.size(),
-                    .indices = mine.indices,
-                    .values = mine.values,
-                    .value_type = values_of(false),
-                    .coding = coding_of(false)},
-                   slot.frame, mine.decoded);
+  stats[job.tensor].frame = encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
+                                          .elements = job.gradient.size(),
+                                          .indices = mine.indices,
+                                          .values = mine.values,
+                                          .value_type = values_of(false),
+                                          .coding = coding_of(false)},
+                                         slot.frame, mine.decoded);
 
   // Only entries that travel are logged, reduced by what arrives, and masked.
   Undo& undo = slot.undo;
@@ -469,7 +469,8 @@ Compressor::Compressor(State& state, CompressOptions options) {
   if (options.threads < 1 || options.threads > 1024) {
     reject("threads", fmt::format("{} is not in [1, 1024]", options.threads));
   }
-  if (state.workers() > 0x10000) reject("workers", "more than 65536", "ranks are 16-bit on the wire");
+  if (state.workers() > 0x10000)
+    reject("workers", "more than 65536", "ranks are 16-bit on the wire");
   if (options.indices == IndexCoding::dense) {
     reject("indices", "dense is not a coding for a selection", "use ratio 1 or dense tensors");
   }
@@ -527,9 +528,8 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   });
   my.throw_if_nonfinite();
   try {
-    my.pool.run(my.jobs.size(), [&](std::size_t i, int worker) {
-      my.finish_job(my.jobs[i], scratch_of(worker));
-    });
+    my.pool.run(my.jobs.size(),
+                [&](std::size_t i, int worker) { my.finish_job(my.jobs[i], scratch_of(worker)); });
   } catch (...) {
     for (const Job& job : my.jobs) my.roll_back(job.tensor);
     throw;
@@ -561,9 +561,12 @@ double Compressor::clip_factor() const noexcept { return impl_->clip_factor; }
 
 std::string_view name_of(Selection selection) noexcept {
   switch (selection) {
-    case Selection::reuse: return "reuse";
-    case Selection::sampled: return "sampled";
-    case Selection::exact: return "exact";
+    case Selection::reuse:
+      return "reuse";
+    case Selection::sampled:
+      return "sampled";
+    case Selection::exact:
+      return "exact";
   }
   return "unknown";
 }

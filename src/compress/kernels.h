@@ -42,8 +42,8 @@ struct Accumulate {
   const float* gradient;
   float* velocity;  // null for Rule::plain
   float* residual;
-  std::size_t count;        // at most kKernelBlock
-  float scale;              // 1/N, clipping and loss scale together
+  std::size_t count;  // at most kKernelBlock
+  float scale;        // 1/N, clipping and loss scale together
   float momentum;
   std::uint32_t threshold;  // magnitude_bits from which an entry is a candidate; at least 1
   std::uint32_t first_index;

@@ -39,11 +39,11 @@ void add_squares(const float* values, std::size_t count, double* lanes) noexcept
   }
 }
 
-constexpr Kernels kTable{"scalar",
-                         {accumulate<Rule::plain>, accumulate<Rule::heavy_ball>,
-                          accumulate<Rule::nesterov>},
-                         collect,
-                         add_squares};
+constexpr Kernels kTable{
+    "scalar",
+    {accumulate<Rule::plain>, accumulate<Rule::heavy_ball>, accumulate<Rule::nesterov>},
+    collect,
+    add_squares};
 
 }  // namespace
 

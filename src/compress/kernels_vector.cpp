@@ -117,8 +117,8 @@ Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
     const auto g1 = hn::LoadU(d, g + i1);
     const auto g2 = hn::LoadU(d, g + i2);
     const auto g3 = hn::LoadU(d, g + i3);
-    const auto largest_g = hn::Max(hn::Max(Magnitude(g0), Magnitude(g1)),
-                                   hn::Max(Magnitude(g2), Magnitude(g3)));
+    const auto largest_g =
+        hn::Max(hn::Max(Magnitude(g0), Magnitude(g1)), hn::Max(Magnitude(g2), Magnitude(g3)));
     if (HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(largest_g, largest_finite)))) {
       one_by_one(i, 4 * lanes);
       continue;
@@ -202,12 +202,11 @@ const Kernels* Table() noexcept {
 #else
       "baseline";
 #endif
-  static constexpr Kernels kTable{
-      kName,
-      {AccumulateBlock<Rule::plain>, AccumulateBlock<Rule::heavy_ball>,
-       AccumulateBlock<Rule::nesterov>},
-      CollectBlock,
-      AddSquares};
+  static constexpr Kernels kTable{kName,
+                                  {AccumulateBlock<Rule::plain>, AccumulateBlock<Rule::heavy_ball>,
+                                   AccumulateBlock<Rule::nesterov>},
+                                  CollectBlock,
+                                  AddSquares};
   return &kTable;
 }
 
@@ -227,14 +226,14 @@ std::size_t vector_kernels(TargetKernels* out, std::size_t capacity) noexcept {
   // one, so that DGC_TARGET concerns dgc alone.
   const Entry entries[] = {
 #if HWY_ARCH_X86
-      {HWY_AVX3, HWY_CHOOSE_AVX3(Table)},
-      {HWY_AVX2, HWY_CHOOSE_AVX2(Table)},
-      {HWY_SSE4, HWY_CHOOSE_SSE4(Table)},
-      {HWY_SSSE3, HWY_CHOOSE_SSSE3(Table)},
+    {HWY_AVX3, HWY_CHOOSE_AVX3(Table)},
+    {HWY_AVX2, HWY_CHOOSE_AVX2(Table)},
+    {HWY_SSE4, HWY_CHOOSE_SSE4(Table)},
+    {HWY_SSSE3, HWY_CHOOSE_SSSE3(Table)},
 #elif HWY_ARCH_ARM
-      {HWY_NEON, HWY_CHOOSE_NEON(Table)},
+    {HWY_NEON, HWY_CHOOSE_NEON(Table)},
 #else
-      {HWY_STATIC_TARGET, HWY_STATIC_DISPATCH(Table)},
+    {HWY_STATIC_TARGET, HWY_STATIC_DISPATCH(Table)},
 #endif
   };
   const std::int64_t supported = hwy::SupportedTargets();

@@ -73,8 +73,7 @@ std::uint64_t entries_at(double ratio, std::uint64_t elements) noexcept {
 
 Schedule::Schedule(double ratio) : final_(checked_ratio(ratio)) {}
 
-Schedule Schedule::stages(std::vector<double> ratios, std::int64_t steps_each,
-                          double final_ratio) {
+Schedule Schedule::stages(std::vector<double> ratios, std::int64_t steps_each, double final_ratio) {
   Schedule schedule(final_ratio);
   for (const double ratio : ratios) checked_ratio(ratio);
   if (!ratios.empty()) checked_steps(steps_each);

@@ -39,7 +39,8 @@ std::uint32_t kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) no
   // ones is as good as random, hence no branch on it.
   std::uint32_t prefix = 0;
   std::span<std::uint32_t> rest = magnitudes;
-  for (const auto& [shift, width] : {std::pair{20u, 11u}, std::pair{10u, 10u}, std::pair{0u, 10u}}) {
+  for (const auto& [shift, width] :
+       {std::pair{20u, 11u}, std::pair{10u, 10u}, std::pair{0u, 10u}}) {
     std::array<std::uint32_t, 2048> counts{};
     const std::uint32_t mask = (1u << width) - 1;
     for (const std::uint32_t m : rest) ++counts[(m >> shift) & mask];
@@ -79,7 +80,8 @@ std::uint32_t exact_threshold(std::span<const float> v, std::size_t k,
     const std::uint32_t m = magnitude_bits(x);
     if (m >> kLowBits == bucket) ++histogram[m & ((1u << kLowBits) - 1)];
   }
-  return std::max<std::uint32_t>(1, base | static_cast<std::uint32_t>(bucket_of(histogram, wanted)));
+  return std::max<std::uint32_t>(1,
+                                 base | static_cast<std::uint32_t>(bucket_of(histogram, wanted)));
 }
 
 std::uint32_t sampled_threshold(const SampleSource& source, std::size_t k,
@@ -99,13 +101,20 @@ std::uint32_t sampled_threshold(const SampleSource& source, std::size_t k,
     float v = source.residual[i];
     float u = source.rule == Rule::plain ? 0.0f : source.velocity[i];
     switch (source.rule) {
-      case Rule::plain: accumulate_one<Rule::plain>(g, nullptr, &v, 0.0f); break;
-      case Rule::heavy_ball: accumulate_one<Rule::heavy_ball>(g, &u, &v, source.momentum); break;
-      case Rule::nesterov: accumulate_one<Rule::nesterov>(g, &u, &v, source.momentum); break;
+      case Rule::plain:
+        accumulate_one<Rule::plain>(g, nullptr, &v, 0.0f);
+        break;
+      case Rule::heavy_ball:
+        accumulate_one<Rule::heavy_ball>(g, &u, &v, source.momentum);
+        break;
+      case Rule::nesterov:
+        accumulate_one<Rule::nesterov>(g, &u, &v, source.momentum);
+        break;
     }
     scratch.push_back(magnitude_bits(v));
   }
-  const double expected = static_cast<double>(k) * static_cast<double>(scratch.size()) / static_cast<double>(n);
+  const double expected =
+      static_cast<double>(k) * static_cast<double>(scratch.size()) / static_cast<double>(n);
   // Two standard deviations low, so that a second pass is rarely needed.
   const auto rank = static_cast<std::size_t>(std::ceil(expected + 2.0 * std::sqrt(expected) + 1.0));
   return std::max<std::uint32_t>(1, kth_largest(scratch, std::min(rank, scratch.size())));
@@ -128,8 +137,12 @@ void CarriedThreshold::update(std::size_t found, std::size_t k, std::uint32_t sm
                               std::uint32_t used) noexcept {
   // Along count ~ threshold^-slope, with the slope seen between `smallest` and `used`: exact where
   // the aim lies between them, an extrapolation within sensible slopes otherwise.
-  const auto number = [](std::size_t x) { return static_cast<double>(std::max<std::size_t>(x, 1)); };
-  const auto value = [](std::uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits)); };
+  const auto number = [](std::size_t x) {
+    return static_cast<double>(std::max<std::size_t>(x, 1));
+  };
+  const auto value = [](std::uint32_t bits) {
+    return static_cast<double>(std::bit_cast<float>(bits));
+  };
   const double distance = std::log(value(smallest) / value(used));
   double slope = std::log(number(found) / number(k)) / distance;
   slope = std::isfinite(slope) ? std::clamp(slope, 2.0, 20.0) : 8.0;

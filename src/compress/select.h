@@ -2,10 +2,10 @@
 //
 // The scheme (DESIGN: "one fused pass"): the accumulating pass collects every entry that reaches a
 // guessed threshold; if at least k did, the k largest are among them and a trim finds them exactly,
-// whatever the guess was. Only where fewer than k passed, or far too many, a second pass over v finds the
-// threshold by histogram. Hence the result never depends on the guess, on how it was made, or on how
-// the tensor was cut up for threads. (Paper, section 5: hierarchical selection; there the trim happens only
-// where far too many pass, and a shortfall is accepted.)
+// whatever the guess was. Only where fewer than k passed, or far too many, a second pass over v
+// finds the threshold by histogram. Hence the result never depends on the guess, on how it was
+// made, or on how the tensor was cut up for threads. (Paper, section 5: hierarchical selection;
+// there the trim happens only where far too many pass, and a shortfall is accepted.)
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace dgc::compress {
 /// The k-th largest of `magnitudes` (1 <= k <= size), which are overwritten. Linear time.
 std::uint32_t kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) noexcept;
 
-/// A threshold that at least k entries of v reach, and not many more; 1 (every non-zero entry) where
-/// v has no k non-zero entries. `histogram` is scratch memory.
+/// A threshold that at least k entries of v reach, and not many more; 1 (every non-zero entry)
+/// where v has no k non-zero entries. `histogram` is scratch memory.
 std::uint32_t exact_threshold(std::span<const float> v, std::size_t k,
                               std::vector<std::uint32_t>& histogram);
 

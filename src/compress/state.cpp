@@ -102,8 +102,9 @@ struct State::Impl {
       const TensorSpec& theirs = info.tensors[i].spec;
       const TensorSpec& ours = tensors[i];
       if (theirs.name != ours.name) {
-        mismatch(ErrorCode::state_mismatch, fmt::format("tensor {} is '{}' in the file and '{}' here",
-                                                        i, theirs.name, ours.name));
+        mismatch(
+            ErrorCode::state_mismatch,
+            fmt::format("tensor {} is '{}' in the file and '{}' here", i, theirs.name, ours.name));
       }
       if (theirs.shape != ours.shape) {
         mismatch(ErrorCode::shape_mismatch,
@@ -117,8 +118,8 @@ struct State::Impl {
       }
     }
     if (tensors.size() != info.tensors.size()) {
-      mismatch(ErrorCode::state_mismatch, fmt::format("{} tensors in the file, {} here",
-                                                      info.tensors.size(), tensors.size()));
+      mismatch(ErrorCode::state_mismatch,
+               fmt::format("{} tensors in the file, {} here", info.tensors.size(), tensors.size()));
     }
   }
 };
@@ -205,8 +206,8 @@ void State::load(std::span<const std::filesystem::path> files) {
     const StateInfo& info = loaded->view.info;
     impl_->check(*loaded, has_velocity());
     if (info.workers != files.size()) {
-      mismatch(loaded->name, fmt::format("is one of {} workers, {} files given", info.workers,
-                                         files.size()));
+      mismatch(loaded->name,
+               fmt::format("is one of {} workers, {} files given", info.workers, files.size()));
     }
     std::unique_ptr<LoadedFile>& slot = by_rank[info.rank];
     if (slot) mismatch(loaded->name, fmt::format("rank {} is also in {}", info.rank, slot->name));

@@ -20,6 +20,7 @@ constexpr char kMagic[4] = {'D', 'G', 'C', 'S'};
 constexpr std::uint8_t kVersion = 1;
 constexpr std::uint8_t kHasVelocity = 1;
 constexpr std::uint8_t kDense = 1;
+constexpr std::size_t kHeaderBytes = 28;
 constexpr std::size_t kTrailerBytes = 8;
 
 /// Takes fields off the front of a buffer.
@@ -57,15 +58,16 @@ StateInfo::Tensor take_tensor(Cursor& cursor) {
   const auto name = cursor.bytes(cursor.take<std::uint16_t>());
   tensor.spec.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
   const auto flags = cursor.take<std::uint8_t>();
-  if ((flags & ~kDense) != 0) cursor.fail(ErrorCode::reserved_bits, "has reserved tensor flags set");
+  if ((flags & ~kDense) != 0)
+    cursor.fail(ErrorCode::reserved_bits, "has reserved tensor flags set");
   tensor.spec.dense = (flags & kDense) != 0;
   const auto dimensions = cursor.take<std::uint8_t>();
   std::uint64_t elements = 1;
   for (int d = 0; d < dimensions; ++d) {
     const auto size = cursor.take<std::int64_t>();
     if (size < 0 || size > static_cast<std::int64_t>(kMaxElements)) {
-      cursor.fail(ErrorCode::bad_state, fmt::format("tensor '{}' has a dimension of {}",
-                                                    tensor.spec.name, size));
+      cursor.fail(ErrorCode::bad_state,
+                  fmt::format("tensor '{}' has a dimension of {}", tensor.spec.name, size));
     }
     tensor.spec.shape.push_back(size);
     // Both factors are below 2^32, so the product does not wrap before it is checked.
@@ -128,17 +130,19 @@ StateView parse_state(std::span<const std::byte> contents, const std::string& su
   if (std::memcmp(cursor.bytes(4).data(), kMagic, 4) != 0) {
     cursor.fail(ErrorCode::bad_magic, "does not begin with \"DGCS\"");
   }
+  if (contents.size() < kHeaderBytes + kTrailerBytes)
+    cursor.fail(ErrorCode::truncated, "ends early");
   const auto version = cursor.take<std::uint8_t>();
   if (version != kVersion) {
     cursor.fail(ErrorCode::bad_version,
                 fmt::format("version {}, this library reads {}", version, kVersion));
   }
-  if (contents.size() < 4 + 1 + kTrailerBytes) cursor.fail(ErrorCode::truncated, "ends early");
   std::uint64_t stored = 0;
   const std::size_t hashed = contents.size() - kTrailerBytes;
   std::memcpy(&stored, contents.data() + hashed, sizeof stored);
   if (stored != XXH64(contents.data(), hashed, 0)) {
-    cursor.fail(ErrorCode::checksum_mismatch, "is damaged or cut short: its checksum does not match");
+    cursor.fail(ErrorCode::checksum_mismatch,
+                "is damaged or cut short: its checksum does not match");
   }
 
   StateView view;

@@ -16,7 +16,8 @@ namespace {
 std::vector<TargetKernels> all_tables() {
   std::array<TargetKernels, 8> found{};
   const std::size_t count = vector_kernels(found.data(), found.size());
-  std::vector<TargetKernels> tables(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(count));
+  std::vector<TargetKernels> tables(found.begin(),
+                                    found.begin() + static_cast<std::ptrdiff_t>(count));
   tables.push_back({&scalar_kernels(), true});
   return tables;
 }

@@ -25,7 +25,11 @@ void store(std::byte* p, T value) noexcept {
 }
 
 inline constexpr std::size_t varint_size(std::uint32_t value) noexcept {
-  return value < (1u << 7) ? 1 : value < (1u << 14) ? 2 : value < (1u << 21) ? 3 : value < (1u << 28) ? 4 : 5;
+  return value < (1u << 7)    ? 1
+         : value < (1u << 14) ? 2
+         : value < (1u << 21) ? 3
+         : value < (1u << 28) ? 4
+                              : 5;
 }
 
 inline std::byte* put_varint(std::byte* p, std::uint32_t value) noexcept {
@@ -75,7 +79,10 @@ class BitReader {
   explicit BitReader(std::span<const std::byte> in) noexcept
       : data_(in.data()), bytes_(in.size()) {}
 
-  /// At least 57 valid bits from the current position, without consuming them.
+  /// Bits that peek() is sure to yield, whatever the position within a byte.
+  static constexpr unsigned kPeekBits = 57;
+
+  /// The next kPeekBits bits, without consuming them.
   std::uint64_t peek() const noexcept {
     const std::size_t at = position_ >> 3;
     std::uint64_t word = 0;
@@ -84,10 +91,10 @@ class BitReader {
     } else if (at < bytes_) {
       std::memcpy(&word, data_ + at, bytes_ - at);
     }
-    return word >> (position_ & 7);
+    return (word >> (position_ & 7)) & ((std::uint64_t{1} << kPeekBits) - 1);
   }
   void skip(unsigned width) noexcept { position_ += width; }
-  /// `width` at most 57.
+  /// `width` at most kPeekBits.
   std::uint64_t take(unsigned width) noexcept {
     const std::uint64_t value = peek() & ((std::uint64_t{1} << width) - 1);
     skip(width);

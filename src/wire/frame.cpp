@@ -185,8 +185,8 @@ FrameInfo encode_whole(const FrameInput& input, std::span<std::byte> out,
 
 void check_input(const FrameInput& input, std::size_t decoded) {
   if (input.elements > kMaxElements) {
-    fail(ErrorCode::limit_exceeded, input, fmt::format("{} elements exceed 2^32 - 1", input.elements),
-         "split the tensor");
+    fail(ErrorCode::limit_exceeded, input,
+         fmt::format("{} elements exceed 2^32 - 1", input.elements), "split the tensor");
   }
   if (decoded != input.values.size()) {
     fail(ErrorCode::shape_mismatch, input,
@@ -228,9 +228,10 @@ std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType
   if (coding == IndexCoding::dense) {
     bytes = value_bytes(type, elements);
   } else if (coding == IndexCoding::automatic) {
-    bytes = std::min({sparse(IndexCoding::rice), sparse(IndexCoding::runs),
-                      sparse(IndexCoding::bitmap)});
-    if (type != ValueType::sign || entries == elements) bytes = std::min(bytes, value_bytes(type, elements));
+    bytes = std::min(
+        {sparse(IndexCoding::rice), sparse(IndexCoding::runs), sparse(IndexCoding::bitmap)});
+    // Dense frames of signs do not count: a single zero rules them out.
+    if (type != ValueType::sign) bytes = std::min(bytes, value_bytes(type, elements));
   } else {
     bytes = sparse(coding);
   }
@@ -304,6 +305,11 @@ ErrorCode parse_frame(std::span<const std::byte> in, FrameView& frame) noexcept 
 
 ErrorCode validate_frame(const FrameView& frame) noexcept {
   if (const ErrorCode code = frame.value_reader().validate(); code != ErrorCode::ok) return code;
+  if (frame.info.coding == IndexCoding::bitmap) {
+    const std::uint64_t expected = (frame.info.elements + 7) / 8;
+    if (frame.indices.size() < expected) return ErrorCode::truncated;
+    if (frame.indices.size() > expected) return ErrorCode::trailing_bytes;
+  }
   IndexReader reader = frame.index_reader();
   if (frame.info.coding != IndexCoding::dense) {
     std::array<std::uint32_t, kBlock> positions;

@@ -36,8 +36,9 @@ struct RiceChoice {
   std::uint64_t bits;
 };
 
-/// Descends from the parameter of the mean gap to the nearest minimum of the cost. Starting there is
-/// what index_bound relies on; without escapes the cost is convex in b, so the minimum is global.
+/// Descends from the parameter of the mean gap to the nearest minimum of the cost. Starting there
+/// is what index_bound relies on; without escapes the cost is convex in b, so the minimum is
+/// global.
 RiceChoice best_rice(std::span<const std::uint32_t> gaps) noexcept {
   std::uint64_t sum = 0;
   for (const std::uint32_t gap : gaps) sum += gap;
@@ -63,8 +64,8 @@ void for_each_block(std::span<const std::uint32_t> indices, PerBlock&& per_block
   Gaps storage;
   std::uint32_t next = 0;
   for (std::size_t begin = 0; begin < indices.size(); begin += kBlock) {
-    per_block(gaps_of(indices.subspan(begin, std::min(kBlock, indices.size() - begin)), next,
-                      storage));
+    per_block(
+        gaps_of(indices.subspan(begin, std::min(kBlock, indices.size() - begin)), next, storage));
   }
 }
 
@@ -132,15 +133,18 @@ std::size_t index_bytes(IndexCoding coding, std::span<const std::uint32_t> indic
       });
       return (bits + 7) / 8;
     }
-    case IndexCoding::bitmap: return (elements + 7) / 8;
-    default: return 0;
+    case IndexCoding::bitmap:
+      return (elements + 7) / 8;
+    default:
+      return 0;
   }
 }
 
 std::size_t index_bound(IndexCoding coding, std::uint64_t entries,
                         std::uint64_t elements) noexcept {
   switch (coding) {
-    case IndexCoding::runs: return 2 * (entries + elements / kRunEscape);
+    case IndexCoding::runs:
+      return 2 * (entries + elements / kRunEscape);
     case IndexCoding::rice: {
       // At b = floor(log2(mean gap)) a block of c entries costs at most c (b + 1) bits, 2c of unary
       // and 2c of escapes; log2 is concave, so equal blocks are the worst case.
@@ -148,21 +152,28 @@ std::size_t index_bound(IndexCoding coding, std::uint64_t entries,
       if (entries == 0) return 0;
       const double k = static_cast<double>(entries);
       const double per_entry = 5.0 + std::log2(static_cast<double>(elements) / k);
-      const double bits = k * per_entry + static_cast<double>(blocks_of(entries) * kRiceParameterBits);
+      const double bits =
+          k * per_entry + static_cast<double>(blocks_of(entries) * kRiceParameterBits);
       return static_cast<std::size_t>(bits / 8.0) + 2;
     }
-    case IndexCoding::bitmap: return (elements + 7) / 8;
-    default: return 0;
+    case IndexCoding::bitmap:
+      return (elements + 7) / 8;
+    default:
+      return 0;
   }
 }
 
 std::byte* encode_indices(IndexCoding coding, std::span<const std::uint32_t> indices,
                           std::uint64_t elements, std::byte* out) noexcept {
   switch (coding) {
-    case IndexCoding::runs: return encode_runs(indices, out);
-    case IndexCoding::rice: return encode_rice(indices, out);
-    case IndexCoding::bitmap: return encode_bitmap(indices, elements, out);
-    default: return out;
+    case IndexCoding::runs:
+      return encode_runs(indices, out);
+    case IndexCoding::rice:
+      return encode_rice(indices, out);
+    case IndexCoding::bitmap:
+      return encode_bitmap(indices, elements, out);
+    default:
+      return out;
   }
 }
 
@@ -172,9 +183,12 @@ IndexReader::IndexReader(IndexCoding coding, std::span<const std::byte> section,
 
 ErrorCode IndexReader::next_block(std::size_t count, std::uint32_t* out) noexcept {
   switch (coding_) {
-    case IndexCoding::runs: return next_runs(count, out);
-    case IndexCoding::rice: return next_rice(count, out);
-    case IndexCoding::bitmap: return next_bitmap(count, out);
+    case IndexCoding::runs:
+      return next_runs(count, out);
+    case IndexCoding::rice:
+      return next_rice(count, out);
+    case IndexCoding::bitmap:
+      return next_bitmap(count, out);
     default:
       for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<std::uint32_t>(next_ + i);
       next_ += count;
@@ -199,24 +213,38 @@ ErrorCode IndexReader::next_rice(std::size_t count, std::uint32_t* out) noexcept
   const auto b = static_cast<unsigned>(bits_.take(kRiceParameterBits));
   const std::uint64_t low = (std::uint64_t{1} << b) - 1;
   std::uint64_t next = next_;
+  // Codes are taken from a window in a register, which is filled again only when it runs short:
+  // waiting for memory once per code would double the time.
+  std::uint64_t window = bits_.peek();
+  unsigned valid = BitReader::kPeekBits;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t window = bits_.peek();
-    const auto quotient = static_cast<unsigned>(std::countr_one(window));
+    auto quotient = static_cast<unsigned>(std::countr_one(window));
+    if (quotient + 1 + b > valid) {
+      bits_.skip(BitReader::kPeekBits - valid);
+      window = bits_.peek();
+      valid = BitReader::kPeekBits;
+      quotient = static_cast<unsigned>(std::countr_one(window));
+    }
+    const unsigned width = quotient + 1 + b;
     std::uint64_t gap = 0;
-    if (quotient + 1 + b <= 57 && quotient < kRiceEscape) {
+    if (quotient < kRiceEscape && width <= valid) {
       gap = (std::uint64_t{quotient} << b) | ((window >> (quotient + 1)) & low);
-      bits_.skip(quotient + 1 + b);
-    } else if (quotient < kRiceEscape) {
-      bits_.skip(quotient + 1);
-      gap = (std::uint64_t{quotient} << b) | bits_.take(b);
+      window >>= width;
+      valid -= width;
     } else {
-      bits_.skip(kRiceEscape);
-      gap = bits_.take(32);
+      // An escape, or a code longer than the window (large b): rare, so read it in two parts.
+      bits_.skip(BitReader::kPeekBits - valid);
+      const bool escape = quotient >= kRiceEscape;
+      bits_.skip(escape ? kRiceEscape : quotient + 1);
+      gap = escape ? bits_.take(32) : (std::uint64_t{quotient} << b) | bits_.take(b);
+      window = bits_.peek();
+      valid = BitReader::kPeekBits;
     }
     next += gap;
     out[i] = static_cast<std::uint32_t>(next++);
   }
-  // Positions only grow, and at most 2^46 in a block: one check at its end covers all of them.
+  bits_.skip(BitReader::kPeekBits - valid);
+  // Positions only grow, and by at most 2^44 in a block: one check at its end covers all of them.
   if (bits_.overrun()) return ErrorCode::truncated;
   if (next > elements_) return ErrorCode::index_out_of_range;
   next_ = next;
@@ -234,7 +262,7 @@ ErrorCode IndexReader::next_bitmap(std::size_t count, std::uint32_t* out) noexce
       continue;
     }
     const std::uint64_t index = next_ + static_cast<unsigned>(std::countr_zero(word_));
-    if (index >= elements_) return ErrorCode::reserved_bits;
+    if (index >= elements_) return ErrorCode::bad_count;  // only padding is left
     word_ &= word_ - 1;
     out[i++] = static_cast<std::uint32_t>(index);
   }
@@ -249,15 +277,12 @@ ErrorCode IndexReader::finish() noexcept {
       if (!bits_.at_end()) return ErrorCode::trailing_bytes;
       return bits_.padding_is_zero() ? ErrorCode::ok : ErrorCode::reserved_bits;
     case IndexCoding::bitmap: {
-      if (section_.size() < (elements_ + 7) / 8) return ErrorCode::truncated;
-      if (section_.size() > (elements_ + 7) / 8) return ErrorCode::trailing_bytes;
-      // More set bits than entries: in the last bits they are padding, elsewhere a wrong count.
       std::uint32_t extra = 0;
-      const ErrorCode code = next_bitmap(1, &extra);
-      if (code == ErrorCode::ok) return ErrorCode::bad_count;
-      return code == ErrorCode::bad_count ? ErrorCode::ok : code;
+      if (next_bitmap(1, &extra) == ErrorCode::ok) return ErrorCode::bad_count;
+      return word_ == 0 ? ErrorCode::ok : ErrorCode::reserved_bits;
     }
-    default: return section_.empty() ? ErrorCode::ok : ErrorCode::trailing_bytes;
+    default:
+      return section_.empty() ? ErrorCode::ok : ErrorCode::trailing_bytes;
   }
 }
 

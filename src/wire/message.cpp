@@ -34,19 +34,32 @@ struct Parsed {
 
 const char* describe(ErrorCode code) {
   switch (code) {
-    case ErrorCode::truncated: return "ends early";
-    case ErrorCode::bad_version: return "has a frame version other than 1";
-    case ErrorCode::reserved_bits: return "has reserved or padding bits set";
-    case ErrorCode::trailing_bytes: return "has bytes after its last entry";
-    case ErrorCode::bad_length: return "claims more bytes than the message has";
-    case ErrorCode::bad_varint: return "has an overlong or too large integer";
-    case ErrorCode::bad_index_coding: return "has an unknown index coding";
-    case ErrorCode::bad_value_type: return "has an unknown value type";
-    case ErrorCode::bad_count: return "has a number of entries that contradicts its contents";
-    case ErrorCode::index_out_of_range: return "has an index past the end of its tensor";
-    case ErrorCode::bad_scale: return "has a block scale that is NaN, negative or out of range";
-    case ErrorCode::nonfinite_value: return "holds a NaN or an infinity";
-    default: return "is malformed";
+    case ErrorCode::truncated:
+      return "ends early";
+    case ErrorCode::bad_version:
+      return "has a frame version other than 1";
+    case ErrorCode::reserved_bits:
+      return "has reserved or padding bits set";
+    case ErrorCode::trailing_bytes:
+      return "has bytes after its last entry";
+    case ErrorCode::bad_length:
+      return "claims more bytes than the message has";
+    case ErrorCode::bad_varint:
+      return "has an overlong or too large integer";
+    case ErrorCode::bad_index_coding:
+      return "has an unknown index coding";
+    case ErrorCode::bad_value_type:
+      return "has an unknown value type";
+    case ErrorCode::bad_count:
+      return "has a number of entries that contradicts its contents";
+    case ErrorCode::index_out_of_range:
+      return "has an index past the end of its tensor";
+    case ErrorCode::bad_scale:
+      return "has a block scale that is NaN, negative or out of range";
+    case ErrorCode::nonfinite_value:
+      return "holds a NaN or an infinity";
+    default:
+      return "is malformed";
   }
 }
 
@@ -133,14 +146,35 @@ void revisit_frames(const Parsed& parsed, Visit&& visit) {
   }
 }
 
+/// Targets are far larger than any cache and positions are scattered: the lines of a block are
+/// asked for, the next block is decoded while they arrive, and only then is the first one added.
 void add_frame(const FrameView& frame, std::span<float> target, float alpha) noexcept {
-  // Targets are far larger than any cache and positions are scattered: asking for all lines of a
-  // block before the first addition overlaps their misses.
-  frame.for_each_block([&](const std::uint32_t* indices, const float* values, std::size_t count) {
-    float* const out = target.data();
-    for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(out + indices[i], 1);
-    for (std::size_t i = 0; i < count; ++i) out[indices[i]] += alpha * values[i];
-  });
+  struct Block {
+    std::uint32_t indices[kBlock];
+    float values[kBlock];
+    std::size_t count = 0;
+  };
+  Block blocks[2];
+  float* const out = target.data();
+  const ValueReader values = frame.value_reader();
+  IndexReader indices = frame.index_reader();
+  const auto fetch = [&](std::size_t b) {
+    Block& block = blocks[b % 2];
+    block.count = values.decode_block(b, block.values);
+    indices.next_block(block.count, block.indices);
+    for (std::size_t i = 0; i < block.count; ++i) __builtin_prefetch(out + block.indices[i], 1);
+  };
+  const auto add = [&](std::size_t b) {
+    const Block& block = blocks[b % 2];
+    for (std::size_t i = 0; i < block.count; ++i) out[block.indices[i]] += alpha * block.values[i];
+  };
+  const std::size_t count = blocks_of(frame.info.entries);
+  fetch(0);
+  for (std::size_t b = 1; b < count; ++b) {
+    fetch(b);
+    add(b - 1);
+  }
+  add(count - 1);
 }
 
 }  // namespace
@@ -226,14 +260,12 @@ MessageHeader decode_add(std::span<const std::byte> message,
                   "sender and receiver must have the same model");
     }
   });
-  revisit_frames(parsed, [&](const FrameView& frame) {
-    add_frame(frame, targets[frame.info.tensor], alpha);
-  });
+  revisit_frames(
+      parsed, [&](const FrameView& frame) { add_frame(frame, targets[frame.info.tensor], alpha); });
   return parsed.header;
 }
 
-std::vector<Entries> decode_entries(std::span<const std::byte> message,
-                                    std::uint64_t max_entries) {
+std::vector<Entries> decode_entries(std::span<const std::byte> message, std::uint64_t max_entries) {
   std::uint64_t total = 0;
   const Parsed parsed = visit_frames(message, "decode", [&](const FrameView& frame) {
     total += frame.info.entries;

@@ -30,22 +30,32 @@ auto parse(std::string_view what, std::string_view name, const Choices& choices)
 
 std::string_view name_of(ValueType type) noexcept {
   switch (type) {
-    case ValueType::fp32: return "fp32";
-    case ValueType::fp16: return "fp16";
-    case ValueType::bf16: return "bf16";
-    case ValueType::int8: return "int8";
-    case ValueType::sign: return "sign";
+    case ValueType::fp32:
+      return "fp32";
+    case ValueType::fp16:
+      return "fp16";
+    case ValueType::bf16:
+      return "bf16";
+    case ValueType::int8:
+      return "int8";
+    case ValueType::sign:
+      return "sign";
   }
   return "unknown";
 }
 
 std::string_view name_of(IndexCoding coding) noexcept {
   switch (coding) {
-    case IndexCoding::runs: return "runs";
-    case IndexCoding::rice: return "rice";
-    case IndexCoding::bitmap: return "bitmap";
-    case IndexCoding::dense: return "dense";
-    case IndexCoding::automatic: return "auto";
+    case IndexCoding::runs:
+      return "runs";
+    case IndexCoding::rice:
+      return "rice";
+    case IndexCoding::bitmap:
+      return "bitmap";
+    case IndexCoding::dense:
+      return "dense";
+    case IndexCoding::automatic:
+      return "auto";
   }
   return "unknown";
 }

@@ -17,31 +17,31 @@ constexpr float kMaxHalf = 65504.0f;
 // 127 · (FLT_MAX / 128) is finite.
 constexpr float kMaxInt8Scale = FLT_MAX / 128.0f;
 
-/// 2^e as a double, for any e that occurs here.
-double power_of_two(int e) noexcept {
-  return std::bit_cast<double>(static_cast<std::uint64_t>(1023 + e) << 52);
+/// 2^e for e in [-149, 127]; subnormal results are exact too.
+float power_of_two(int e) noexcept {
+  const bool normal = e >= -126;
+  return std::bit_cast<float>(normal ? static_cast<std::uint32_t>(e + 127) << 23
+                                     : std::uint32_t{1} << (e + 149));
 }
 
-/// Round to nearest even; |x| at most kMaxHalf.
+/// Round to nearest even; |x| at most kMaxHalf. No branch, so that loops over it vectorise.
 std::uint16_t to_half(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude < 0x38800000u) {
-    // Below 2^-14 the half is subnormal, with steps of 2^-24: the step of floats in [0.5, 1).
-    const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000u));
-  }
-  magnitude += 0xFFFu + ((magnitude >> 13) & 1u);
-  return static_cast<std::uint16_t>(sign | ((magnitude - (112u << 23)) >> 13));
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  // Below 2^-14 the half is subnormal, with steps of 2^-24: the step of floats in [0.5, 1).
+  const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(aligned) - 0x3F000000u;
+  const std::uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
+  const std::uint32_t normal = (rounded - (112u << 23)) >> 13;
+  return static_cast<std::uint16_t>(sign | (magnitude < 0x38800000u ? subnormal : normal));
 }
 
+/// Exact. A half shifted into place is a float of the same digits, 2^112 too small.
 float from_half(std::uint16_t half) noexcept {
-  const std::uint32_t magnitude = half & 0x7FFFu;
-  const float value = magnitude < 0x400u
-                          ? static_cast<float>(magnitude) * 0x1p-24f
-                          : std::bit_cast<float>((magnitude << 13) + (112u << 23));
-  return (half & 0x8000u) != 0 ? -value : value;
+  const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
+  const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7FFFu) << 13;
+  return std::bit_cast<float>(sign | magnitude) * 0x1p112f;
 }
 
 bool half_is_finite(std::uint16_t half) noexcept { return (half & 0x7C00u) != 0x7C00u; }
@@ -65,14 +65,20 @@ int half_exponent(float block_max) noexcept {
   return std::clamp(std::ilogb(block_max) - 14, kMinExponent, kMaxExponent);
 }
 
-std::uint16_t scaled_half(float x, int exponent) noexcept {
-  const float scaled = static_cast<float>(static_cast<double>(x) * power_of_two(-exponent));
-  return to_half(std::clamp(scaled, -kMaxHalf, kMaxHalf));
-}
+/// The factor 2^-e in two parts, since 2^128 is not a float. Both products are exact where the half
+/// is not zero.
+struct HalfScale {
+  explicit HalfScale(int e) noexcept
+      : first(power_of_two(-e / 2)), second(power_of_two(-e - -e / 2)), back(power_of_two(e)) {}
+  std::uint16_t encode(float x) const noexcept {
+    return to_half(std::clamp(x * first * second, -kMaxHalf, kMaxHalf));
+  }
+  float decode(std::uint16_t half) const noexcept { return from_half(half) * back; }
 
-float unscaled_half(std::uint16_t half, int exponent) noexcept {
-  return static_cast<float>(static_cast<double>(from_half(half)) * power_of_two(exponent));
-}
+  float first;
+  float second;
+  float back;
+};
 
 float int8_scale(float block_max) noexcept {
   // A block of denormals can make max/127 round to zero; the smallest float still orders it.
@@ -99,35 +105,51 @@ float mean_magnitude(std::span<const float> values) noexcept {
 
 std::size_t scale_bytes(ValueType type) noexcept {
   switch (type) {
-    case ValueType::fp16: return 1;
+    case ValueType::fp16:
+      return 1;
     case ValueType::int8:
-    case ValueType::sign: return 4;
-    default: return 0;
+    case ValueType::sign:
+      return 4;
+    default:
+      return 0;
   }
 }
 
-bool valid_scale(float scale, float largest) noexcept { return scale >= 0.0f && scale <= largest; }
+/// NaN fails every comparison; -0 would give zeros an arbitrary sign.
+bool valid_scale(float scale, float largest) noexcept {
+  return scale <= largest && !std::signbit(scale);
+}
 
 }  // namespace
 
 std::size_t value_bytes(ValueType type, std::size_t entries) noexcept {
   const std::size_t scales = blocks_of(entries) * scale_bytes(type);
   switch (type) {
-    case ValueType::fp32: return entries * 4;
+    case ValueType::fp32:
+      return entries * 4;
     case ValueType::fp16:
-    case ValueType::bf16: return scales + entries * 2;
-    case ValueType::int8: return scales + entries;
-    case ValueType::sign: return scales + (entries + 7) / 8;
+    case ValueType::bf16:
+      return scales + entries * 2;
+    case ValueType::int8:
+      return scales + entries;
+    case ValueType::sign:
+      return scales + (entries + 7) / 8;
   }
   return 0;
 }
 
 bool vanishes(ValueType type, float value, float block_max) noexcept {
   switch (type) {
-    case ValueType::fp16: return unscaled_half(scaled_half(value, half_exponent(block_max)), half_exponent(block_max)) == 0.0f;
-    case ValueType::bf16: return (to_bf16(value) & 0x7FFFu) == 0;
-    case ValueType::int8: return to_int8(value, int8_scale(block_max)) == 0;
-    default: return value == 0.0f;
+    case ValueType::fp16: {
+      const HalfScale scale(half_exponent(block_max));
+      return scale.decode(scale.encode(value)) == 0.0f;
+    }
+    case ValueType::bf16:
+      return (to_bf16(value) & 0x7FFFu) == 0;
+    case ValueType::int8:
+      return to_int8(value, int8_scale(block_max)) == 0;
+    default:
+      return value == 0.0f;
   }
 }
 
@@ -147,10 +169,11 @@ void encode_values(ValueType type, std::span<const float> values, std::byte* out
       case ValueType::fp16: {
         const int exponent = half_exponent(max_magnitude(part));
         store(scales + block, static_cast<std::int8_t>(exponent));
+        const HalfScale scale(exponent);
         for (std::size_t i = 0; i < part.size(); ++i) {
-          const std::uint16_t half = scaled_half(part[i], exponent);
+          const std::uint16_t half = scale.encode(part[i]);
           store(data + (begin + i) * 2, half);
-          decoded[begin + i] = unscaled_half(half, exponent);
+          decoded[begin + i] = scale.decode(half);
         }
         break;
       }
@@ -204,8 +227,10 @@ ErrorCode ValueReader::validate() const noexcept {
       }
       break;
     case ValueType::fp16:
-      for (std::size_t b = 0; b < blocks; ++b) bad_scale |= load<std::int8_t>(scales_ + b) > kMaxExponent;
-      for (std::size_t i = 0; i < entries_; ++i) bad_value |= !half_is_finite(load<std::uint16_t>(data_ + i * 2));
+      for (std::size_t b = 0; b < blocks; ++b)
+        bad_scale |= load<std::int8_t>(scales_ + b) > kMaxExponent;
+      for (std::size_t i = 0; i < entries_; ++i)
+        bad_value |= !half_is_finite(load<std::uint16_t>(data_ + i * 2));
       break;
     case ValueType::bf16:
       for (std::size_t i = 0; i < entries_; ++i) {
@@ -213,13 +238,16 @@ ErrorCode ValueReader::validate() const noexcept {
       }
       break;
     case ValueType::int8:
-      for (std::size_t b = 0; b < blocks; ++b) bad_scale |= !valid_scale(load<float>(scales_ + b * 4), kMaxInt8Scale);
+      for (std::size_t b = 0; b < blocks; ++b)
+        bad_scale |= !valid_scale(load<float>(scales_ + b * 4), kMaxInt8Scale);
       for (std::size_t i = 0; i < entries_; ++i) bad_value |= load<std::int8_t>(data_ + i) == -128;
       if (bad_value && !bad_scale) return ErrorCode::reserved_bits;
       break;
     case ValueType::sign:
-      for (std::size_t b = 0; b < blocks; ++b) bad_scale |= !valid_scale(load<float>(scales_ + b * 4), FLT_MAX);
-      if (entries_ % 8 != 0 && std::to_integer<unsigned>(data_[entries_ / 8]) >> (entries_ % 8) != 0) {
+      for (std::size_t b = 0; b < blocks; ++b)
+        bad_scale |= !valid_scale(load<float>(scales_ + b * 4), FLT_MAX);
+      if (entries_ % 8 != 0 &&
+          std::to_integer<unsigned>(data_[entries_ / 8]) >> (entries_ % 8) != 0) {
         return bad_scale ? ErrorCode::bad_scale : ErrorCode::reserved_bits;
       }
       break;
@@ -236,18 +264,20 @@ std::size_t ValueReader::decode_block(std::size_t block, float* out) const noexc
       std::memcpy(out, data_ + begin * 4, count * 4);
       break;
     case ValueType::fp16: {
-      const int exponent = load<std::int8_t>(scales_ + block);
+      const HalfScale scale(load<std::int8_t>(scales_ + block));
       for (std::size_t i = 0; i < count; ++i) {
-        out[i] = unscaled_half(load<std::uint16_t>(data_ + (begin + i) * 2), exponent);
+        out[i] = scale.decode(load<std::uint16_t>(data_ + (begin + i) * 2));
       }
       break;
     }
     case ValueType::bf16:
-      for (std::size_t i = 0; i < count; ++i) out[i] = from_bf16(load<std::uint16_t>(data_ + (begin + i) * 2));
+      for (std::size_t i = 0; i < count; ++i)
+        out[i] = from_bf16(load<std::uint16_t>(data_ + (begin + i) * 2));
       break;
     case ValueType::int8: {
       const float scale = load<float>(scales_ + block * 4);
-      for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(load<std::int8_t>(data_ + begin + i)) * scale;
+      for (std::size_t i = 0; i < count; ++i)
+        out[i] = static_cast<float>(load<std::int8_t>(data_ + begin + i)) * scale;
       break;
     }
     case ValueType::sign: {

@@ -14,7 +14,8 @@
 namespace dgc::wire {
 
 /// Entries that share a scale, and entries that share a Rice parameter. 128 would cost 0.04 bits
-/// an entry in Rice parameters and miss the entropy bound by over 1 %; 512 adapts worse to clusters.
+/// an entry in Rice parameters and miss the entropy bound by over 1 %; 512 adapts worse to
+/// clusters.
 inline constexpr std::size_t kBlock = 256;
 
 inline constexpr std::size_t blocks_of(std::size_t entries) noexcept {

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""test_command_line.py DGC WRITE_SAMPLES: the dgc command as a user meets it: output, errors, exit codes."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+DGC, WRITE_SAMPLES = sys.argv[1:3]
+
+
+def dgc(*arguments: str, env: dict = {}) -> subprocess.CompletedProcess:
+    return subprocess.run([DGC, *arguments], capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+
+
+class CommandLine(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.samples = pathlib.Path(cls.folder.name)
+        subprocess.run([WRITE_SAMPLES, cls.folder.name], check=True)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.folder.cleanup()
+
+    def succeeds(self, *arguments: str, env: dict = {}) -> str:
+        result = dgc(*arguments, env=env)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def fails(self, code: int, *arguments: str, says: str, env: dict = {}) -> None:
+        result = dgc(*arguments, env=env)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        self.assertIn(says, result.stderr)
+        self.assertEqual(result.stdout, "")
+
+    def test_version_and_help(self) -> None:
+        self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
+        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "wire"]):
+            text = self.succeeds(*command, "--help")
+            self.assertIn("dgc", text)
+            if command:
+                self.assertIn("Example:", text, command)
+
+    def test_wrong_usage(self) -> None:
+        self.fails(2, says="subcommand is required")
+        self.fails(2, "inspct", says="unknown command 'inspct'; did you mean 'inspect'?")
+        self.fails(2, "bench", "wires", says="did you mean 'wire'?")
+        self.fails(2, "bench", says="subcommand is required")
+        self.fails(2, "bench", "compress", "--ratio", "2", says="--ratio")
+        self.fails(2, "bench", "compress", "--threads", "0", says="--threads")
+        self.fails(2, "bench", "compress", "--elements", "-5", says="--elements")
+        self.fails(2, "inspect", says="FILE is required")
+        self.fails(1, "bench", "compress", "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
+        self.fails(1, "bench", "compress", "--selection", "best", says="reuse, sampled or exact")
+        self.fails(1, "bench", "compress", "--input", "/no/such/file", says="/no/such/file")
+
+    def test_info(self) -> None:
+        self.assertIn("instruction set", self.succeeds("info"))
+        info = json.loads(self.succeeds("info", "--json", env={"DGC_TARGET": "scalar"}))
+        self.assertEqual(info["target"], "scalar")
+        self.assertIn("scalar", info["targets"])
+        self.fails(1, "info", env={"DGC_TARGET": "mmx"}, says="unset it or choose one of")
+
+    def test_inspect_message(self) -> None:
+        path = str(self.samples / "valid" / "fp16-rice.dgc")
+        text = self.succeeds("inspect", path)
+        self.assertIn("message of step 7 from rank 3: 2 frames, 301 entries of 200,001 elements", text)
+        info = json.loads(self.succeeds("inspect", path, "--json"))
+        self.assertEqual([f["entries"] for f in info["frames"]], [300, 1])
+        self.assertEqual(info["bytes"], os.path.getsize(path))
+        self.assertEqual(info["frames"][0]["indices"], "rice")
+
+    def test_inspect_state(self) -> None:
+        path = str(self.samples / "state" / "momentum.dgc")
+        self.assertIn("state of rank 1 of 2 after 99 steps, with velocity", self.succeeds("inspect", path))
+        info = json.loads(self.succeeds("inspect", path, "--json"))
+        self.assertEqual(info["tensors"][0]["shape"], [4, 3])
+        self.assertEqual(info["tensors"][0]["residual_nonzero"], 12)
+
+    def test_inspect_rejects(self) -> None:
+        self.fails(1, "inspect", "/no/such/file", says="No such file")
+        self.fails(1, "inspect", str(self.samples), says="not a regular file")
+        for path in (self.samples / "reject").glob("*.dgc"):
+            self.fails(1, "inspect", str(path), says=f"[{path.name.split('.')[1]}]")
+        self.fails(1, "inspect", __file__, says="bad_magic")
+
+    def test_bench_compress(self) -> None:
+        common = ["bench", "compress", "--elements", "200000", "--steps", "3", "--warmup", "2", "--quiet"]
+        results = json.loads(self.succeeds(*common, "--json"))
+        self.assertEqual([r["kind"] for r in results], ["gaussian", "student"])
+        for r in results:
+            for key in ("floor_ms", "step_ms", "step_over_floor", "memcpy_ms", "wire_bytes", "index_bits", "entropy_bits"):
+                self.assertGreater(r[key], 0.0, key)
+            self.assertEqual(r["k_sent"], r["k_target"])
+            self.assertTrue(r["verified"])
+        self.assertIn("over floor", self.succeeds(*common, "--threads", "1,2", "--kind", "student"))
+        for extra in (["--nesterov"], ["--momentum", "0"], ["--selection", "sampled"], ["--selection", "exact"],
+                      ["--values", "int8"], ["--indices", "runs"], ["--shapes", "single"], ["--ratio", "1"]):
+            self.assertIn("verified", self.succeeds(*common, "--kind", "gaussian", *extra))
+
+    def test_bench_input(self) -> None:
+        path = self.samples / "gradient.f32"
+        path.write_bytes(b"\x00\x00\x80\x3f\x00\x00\x00\xc0" * 5000)
+        common = ["bench", "compress", "--elements", "50000", "--steps", "2", "--warmup", "1", "--input"]
+        self.assertEqual(json.loads(self.succeeds(*common, str(path), "--json"))[0]["kind"], "file")
+        path.write_bytes(b"\x00\x00\x80")
+        self.fails(1, *common, str(path), "--json", says="whole number of float32")
+        path.write_bytes(b"\x00\x00\xc0\x7f")
+        self.fails(1, *common, str(path), "--json", says="nan at index 0")
+
+    def test_bench_wire(self) -> None:
+        results = json.loads(self.succeeds("bench", "wire", "--elements", "100000", "--ratio", "0.01", "--repeat", "2", "--json"))
+        self.assertTrue(all(r["verified"] for r in results))
+        self.assertTrue(any("sum_ms" in r for r in results))
+        self.assertIn("entropy", self.succeeds("bench", "wire", "--elements", "100000", "--repeat", "2"))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,105 @@
+#include "compress/select.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace dgc::compress {
+namespace {
+
+TEST(KthLargest, EqualsSorting) {
+  std::mt19937 random(1);
+  for (const std::size_t size : {1, 2, 3, 100, 5000}) {
+    for (const std::uint32_t spread : {1u, 5u, 1000u, 0x7F7FFFFFu}) {
+      std::vector<std::uint32_t> values(size);
+      for (auto& v : values) v = static_cast<std::uint32_t>(random() % spread);
+      std::vector<std::uint32_t> sorted = values;
+      std::sort(sorted.rbegin(), sorted.rend());
+      for (const std::size_t k : {std::size_t{1}, size / 2 + 1, size}) {
+        std::vector<std::uint32_t> copy = values;
+        EXPECT_EQ(kth_largest(copy, k), sorted[k - 1]) << size << " " << spread << " " << k;
+      }
+    }
+  }
+}
+
+TEST(ExactThreshold, ReachedByKAndNotManyMore) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> sample;
+  std::vector<std::uint32_t> histogram;
+  for (const float width : {1.0f, 1e-6f, 1e-41f, 0.0f}) {
+    for (const std::size_t n : {1, 10, 1000, 100000}) {
+      std::vector<float> v(n);
+      for (float& x : v)
+        x = width == 1e-6f ? 1.0f + width * sample(random) : width * sample(random);
+      const auto nonzero = static_cast<std::size_t>(
+          std::count_if(v.begin(), v.end(), [](float x) { return x != 0.0f; }));
+      for (const std::size_t k : {std::size_t{1}, n / 10 + 1, n}) {
+        const std::uint32_t threshold = exact_threshold(v, k, histogram);
+        ASSERT_GE(threshold, 1u);
+        std::vector<std::uint32_t> magnitudes;
+        for (const float x : v) magnitudes.push_back(magnitude_bits(x));
+        const auto reached = static_cast<std::size_t>(std::count_if(
+            magnitudes.begin(), magnitudes.end(), [&](std::uint32_t m) { return m >= threshold; }));
+        EXPECT_GE(reached, std::min(k, nonzero));
+        // Ties may push it further, and only they: the least magnitude reached has to be a wanted
+        // one.
+        std::sort(magnitudes.rbegin(), magnitudes.rend());
+        const bool many = reached > k + k / 2 + 256;
+        EXPECT_TRUE(!many || magnitudes[reached - 1] == magnitudes[k - 1]);
+      }
+    }
+  }
+}
+
+TEST(Trim, TakesTheLargestAndBreaksTiesByIndex) {
+  const std::vector<std::vector<Candidate>> lists = {
+      {{0, 1.0f}, {3, -2.0f}, {4, 1.0f}}, {}, {{9, 1.0f}, {12, 3.0f}, {13, -1.0f}}};
+  std::vector<std::uint32_t> scratch;
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  const Trimmed trimmed = trim(lists, 4, scratch, indices, values);
+  EXPECT_EQ(indices, (std::vector<std::uint32_t>{0, 3, 4, 12}));
+  EXPECT_EQ(values, (std::vector<float>{1.0f, -2.0f, 1.0f, 3.0f}));
+  EXPECT_EQ(trimmed.found, 6u);
+  EXPECT_EQ(trimmed.smallest, magnitude_bits(1.0f));
+  trim(lists, 100, scratch, indices, values);
+  EXPECT_EQ(indices.size(), 6u);
+  trim({}, 3, scratch, indices, values);
+  EXPECT_TRUE(indices.empty());
+}
+
+// A carried threshold has to settle: few candidates more than k, no second passes.
+TEST(CarriedThreshold, SettlesOnAGaussian) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> sample;
+  const std::size_t n = 200000;
+  const std::size_t k = 200;
+  CarriedThreshold carried;
+  std::uint32_t threshold = magnitude_bits(3.0f);
+  std::size_t short_falls = 0;
+  std::size_t total = 0;
+  for (int step = 0; step < 200; ++step) {
+    std::vector<std::uint32_t> magnitudes;
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint32_t m = magnitude_bits(sample(random));
+      if (m >= threshold) magnitudes.push_back(m);
+    }
+    const std::size_t found = magnitudes.size();
+    if (found < k) {
+      carried.fell_short();
+      ++short_falls;
+    }
+    const std::uint32_t smallest = found == 0 ? 1 : kth_largest(magnitudes, std::min(k, found));
+    carried.update(found, k, smallest, threshold);
+    threshold = carried.guess(k);
+    if (step >= 50) total += found;
+  }
+  EXPECT_LE(short_falls, 2u);
+  EXPECT_LT(static_cast<double>(total) / 150.0, 2.0 * k);
+  EXPECT_EQ(carried.guess(k + 1), kNoCandidates) << "another k has no guess";
+}
+
+}  // namespace
+}  // namespace dgc::compress
