@@ -46,7 +46,7 @@ std::vector<Layer> resnet50_layers(std::uint64_t elements) {
   std::int64_t in = 64;
   const std::int64_t blocks[] = {3, 4, 6, 3};
   for (int stage = 0; stage < 4; ++stage) {
-    const std::int64_t width = 64 << stage;
+    const std::int64_t width = std::int64_t{64} << stage;
     for (std::int64_t block = 0; block < blocks[stage]; ++block) {
       const std::string prefix = fmt::format("layer{}.{}.", stage + 1, block);
       weights.push_back({prefix + "conv1.weight", width, in});
@@ -66,9 +66,9 @@ std::vector<Layer> resnet50_layers(std::uint64_t elements) {
   for (const Weight& w : weights) {
     // Cumulative rounding, so that the sizes add up to `elements` exactly.
     seen += w.out * w.fan_in;
-    const auto end = static_cast<std::uint64_t>(
-        static_cast<double>(elements) * static_cast<double>(seen) / static_cast<double>(total) +
-        0.5);
+    const double share = static_cast<double>(seen) / static_cast<double>(total);
+    const auto end =
+        static_cast<std::uint64_t>(std::llround(static_cast<double>(elements) * share));
     layers.push_back({{w.name, {static_cast<std::int64_t>(end - used)}, false},
                       1.0f / std::sqrt(static_cast<float>(w.fan_in))});
     used = end;

@@ -45,12 +45,13 @@ std::vector<std::uint32_t> draw_positions(const Case& c, std::uint64_t n, std::u
     taken[i] = true;
     --left;
   };
+  std::uniform_int_distribution<std::uint64_t> element(0, n - 1);
   while (left > 0) {
     if (c.positions == "uniform") {
-      take(random() % n);
+      take(element(random));
       continue;
     }
-    const std::uint64_t begin = random() % ((n + kRow - 1) / kRow) * kRow;
+    const std::uint64_t begin = element(random) / kRow * kRow;
     const bool whole = c.positions == "rows" || n < 10 * k;
     for (std::uint64_t j = 0; j < kRow; ++j) {
       if (whole || random() % 10 == 0) take(begin + j);

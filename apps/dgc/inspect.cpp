@@ -17,6 +17,11 @@ namespace {
 
 using nlohmann::json;
 
+/// Names in a file need not be UTF-8; what is not is replaced, so that any file can be shown.
+std::string text_of(const json& value) {
+  return value.dump(2, ' ', false, json::error_handler_t::replace);
+}
+
 void show_message(std::span<const std::byte> contents, bool as_json) {
   const MessageInfo info = inspect_message(contents);
   json frames = json::array();
@@ -54,7 +59,7 @@ void show_message(std::span<const std::byte> contents, bool as_json) {
                       {"entries", entries},
                       {"message_ratio", ratio},
                       {"frames", frames}};
-    fmt::print("{}\n", all.dump(2));
+    fmt::print("{}\n", text_of(all));
     return;
   }
   fmt::print(
@@ -94,7 +99,7 @@ void show_state(std::span<const std::byte> contents, bool as_json) {
                       {"has_velocity", info.has_velocity},
                       {"bytes", info.bytes},
                       {"tensors", tensors}};
-    fmt::print("{}\n", all.dump(2));
+    fmt::print("{}\n", text_of(all));
     return;
   }
   fmt::print("state of rank {} of {} after {} steps, {}: {} tensors, {} bytes\n\n{}", info.rank,

@@ -44,6 +44,14 @@ enum class ErrorCode : int {
   // State files.
   bad_state = 200,       ///< a field of a state file is malformed
   state_mismatch = 201,  ///< a state file of another model, rank, step or number of workers
+
+  // Groups and exchange.
+  peer_lost = 300,               ///< the connection to a peer broke
+  timeout = 301,                 ///< a peer did not answer within the deadline
+  peer_failed = 302,             ///< another rank gave up, and said why
+  engine_unavailable = 303,      ///< an engine that is not compiled in or cannot start
+  configuration_mismatch = 304,  ///< ranks differ in model, options, version or step
+  diverged = 305,                ///< the parameters of two ranks differ
 };
 
 /// Stable lower-case name of a code, as used in `--json` output and tests.

@@ -41,7 +41,7 @@ IndexCoding parse_index_coding(std::string_view name);
 inline constexpr std::uint64_t kMaxElements = 0xFFFFFFFFu;
 
 /// What to encode for one tensor: `values[i]` at `indices[i]`, indices strictly increasing and
-/// below `elements`, values finite.
+/// below `elements`, values finite. No indices and `elements` values: the whole tensor in order.
 struct FrameInput {
   std::uint32_t tensor = 0;
   std::uint64_t elements = 0;
@@ -89,8 +89,9 @@ inline constexpr std::size_t kMessageOverhead = 40;
 /// `decoded` (same length as the input) receives what a receiver will add for each entry: the
 /// caller keeps `value - decoded` as its quantisation error. Entries that would decode to zero are
 /// left out of the frame and have `decoded == 0`: they must be treated as not sent.
-/// When nothing is left to send, no byte is written and the returned info has `bytes == 0`.
-/// Throws Error: shape_mismatch, index_not_increasing, index_out_of_range, nonfinite_value,
+/// When nothing is left to send, no byte is written and the returned info has `bytes == 0`. Frames
+/// that are asked to be dense keep every element: zeros among signs decode to plus or minus the
+/// scale. Throws Error: shape_mismatch, index_not_increasing, index_out_of_range, nonfinite_value,
 /// buffer_too_small, invalid_argument (dense sign frames must hold every element).
 FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out, std::span<float> decoded);
 

@@ -85,6 +85,18 @@ std::string_view error_name(ErrorCode code) noexcept {
       return "bad_state";
     case ErrorCode::state_mismatch:
       return "state_mismatch";
+    case ErrorCode::peer_lost:
+      return "peer_lost";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_failed:
+      return "peer_failed";
+    case ErrorCode::engine_unavailable:
+      return "engine_unavailable";
+    case ErrorCode::configuration_mismatch:
+      return "configuration_mismatch";
+    case ErrorCode::diverged:
+      return "diverged";
   }
   return "unknown";
 }

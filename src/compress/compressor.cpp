@@ -15,6 +15,7 @@
 
 #include "base/parallel.h"
 #include "compress/kernels.h"
+#include "compress/options.h"
 #include "compress/select.h"
 #include "dgc/error.h"
 
@@ -456,28 +457,7 @@ void Compressor::Impl::roll_back(std::size_t tensor) noexcept {
 }
 
 Compressor::Compressor(State& state, CompressOptions options) {
-  if (!(options.momentum >= 0.0f && options.momentum < 1.0f)) {
-    reject("momentum", fmt::format("{} is not in [0, 1)", options.momentum));
-  }
-  if (options.nesterov && options.momentum == 0.0f) {
-    reject("nesterov", "needs a momentum above 0");
-  }
-  if (!(options.clip_norm >= 0.0) || std::isinf(options.clip_norm)) {
-    reject("clip_norm", fmt::format("{} is negative or not finite", options.clip_norm),
-           "0 turns clipping off");
-  }
-  if (options.threads < 1 || options.threads > 1024) {
-    reject("threads", fmt::format("{} is not in [1, 1024]", options.threads));
-  }
-  if (state.workers() > 0x10000)
-    reject("workers", "more than 65536", "ranks are 16-bit on the wire");
-  if (options.indices == IndexCoding::dense) {
-    reject("indices", "dense is not a coding for a selection", "use ratio 1 or dense tensors");
-  }
-  if (options.momentum != 0.0f && !state.has_velocity()) {
-    reject("momentum", fmt::format("{} needs a state with velocity", options.momentum),
-           "construct the State with with_velocity = true");
-  }
+  check_options(options, state);
   impl_ = std::make_unique<Impl>(state, std::move(options));
 }
 
@@ -558,24 +538,5 @@ void Compressor::restore() {
 
 std::span<const TensorStats> Compressor::stats() const noexcept { return impl_->stats; }
 double Compressor::clip_factor() const noexcept { return impl_->clip_factor; }
-
-std::string_view name_of(Selection selection) noexcept {
-  switch (selection) {
-    case Selection::reuse:
-      return "reuse";
-    case Selection::sampled:
-      return "sampled";
-    case Selection::exact:
-      return "exact";
-  }
-  return "unknown";
-}
-
-Selection parse_selection(std::string_view name) {
-  for (const Selection s : {Selection::reuse, Selection::sampled, Selection::exact}) {
-    if (name == name_of(s)) return s;
-  }
-  reject(fmt::format("selection '{}'", name), "is unknown", "use reuse, sampled or exact");
-}
 
 }  // namespace dgc

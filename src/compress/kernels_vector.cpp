@@ -103,6 +103,8 @@ Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
     }
   };
 
+  // Without momentum there is no velocity to point into.
+  const auto velocity_at = [u](std::size_t at) { return kRule == Rule::plain ? nullptr : u + at; };
   std::size_t i = 0;
   for (; i + 4 * lanes <= block.count; i += 4 * lanes) {
     const std::size_t i1 = i + lanes;
@@ -123,10 +125,10 @@ Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
       one_by_one(i, 4 * lanes);
       continue;
     }
-    const auto v0 = Update<kRule>(hn::Mul(g0, scale), u + i, v + i, m);
-    const auto v1 = Update<kRule>(hn::Mul(g1, scale), u + i1, v + i1, m);
-    const auto v2 = Update<kRule>(hn::Mul(g2, scale), u + i2, v + i2, m);
-    const auto v3 = Update<kRule>(hn::Mul(g3, scale), u + i3, v + i3, m);
+    const auto v0 = Update<kRule>(hn::Mul(g0, scale), velocity_at(i), v + i, m);
+    const auto v1 = Update<kRule>(hn::Mul(g1, scale), velocity_at(i1), v + i1, m);
+    const auto v2 = Update<kRule>(hn::Mul(g2, scale), velocity_at(i2), v + i2, m);
+    const auto v3 = Update<kRule>(hn::Mul(g3, scale), velocity_at(i3), v + i3, m);
     const auto a0 = Magnitude(v0);
     const auto a1 = Magnitude(v1);
     const auto a2 = Magnitude(v2);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <string>
 
 namespace dgc {
@@ -81,6 +83,18 @@ IndexCoding smallest_coding(const FrameInput& input, std::span<const std::uint32
   return best;
 }
 
+/// Whether every entry decodes to something: if the smallest survives beside the largest,
+/// everything survives in every block.
+bool all_survive(const FrameInput& input) {
+  float smallest = std::numeric_limits<float>::infinity();
+  float largest = 0.0f;
+  for (const float value : input.values) {
+    smallest = std::min(smallest, std::fabs(value));
+    largest = std::max(largest, std::fabs(value));
+  }
+  return !vanishes(input.value_type, smallest, largest);
+}
+
 /// Entries that survive quantisation, as positions into the input. Dropping an entry moves later
 /// ones to other blocks, so blocks are filled one entry at a time; within a block the largest
 /// magnitude only grows, hence what vanished stays vanished.
@@ -98,9 +112,12 @@ std::vector<std::uint32_t> surviving(const FrameInput& input) {
     kept.push_back(static_cast<std::uint32_t>(i));
     if (magnitude <= block_max) continue;
     block_max = magnitude;
-    std::erase_if(kept, [&, position = std::size_t{0}](std::uint32_t k) mutable {
-      return position++ >= block_begin && vanishes(input.value_type, input.values[k], block_max);
-    });
+    const auto block = kept.begin() + static_cast<std::ptrdiff_t>(block_begin);
+    kept.erase(std::remove_if(block, kept.end(),
+                              [&](std::uint32_t k) {
+                                return vanishes(input.value_type, input.values[k], block_max);
+                              }),
+               kept.end());
   }
   return kept;
 }
@@ -129,14 +146,7 @@ FrameInfo encode_sparse(const FrameInput& input, std::span<std::byte> out,
   const auto coding_for = [&](std::span<const std::uint32_t> indices) {
     return input.coding == IndexCoding::automatic ? smallest_coding(input, indices) : input.coding;
   };
-  float smallest = std::numeric_limits<float>::infinity();
-  float largest = 0.0f;
-  for (const float value : input.values) {
-    smallest = std::min(smallest, std::fabs(value));
-    largest = std::max(largest, std::fabs(value));
-  }
-  // If the smallest survives beside the largest, everything survives in every block.
-  if (!vanishes(input.value_type, smallest, largest)) {
+  if (all_survive(input)) {
     const IndexCoding coding = coding_for(input.indices);
     if (coding == IndexCoding::dense) return encode_dense(input, out, decoded);
     return write_frame(input, coding, input.indices, input.values, out, decoded.data());
@@ -167,17 +177,11 @@ FrameInfo encode_sparse(const FrameInput& input, std::span<std::byte> out,
 /// Every element in order, without an index list.
 FrameInfo encode_whole(const FrameInput& input, std::span<std::byte> out,
                        std::span<float> decoded) {
-  std::uint64_t nonzero = 0;
-  for (const float value : input.values) nonzero += value != 0.0f;
-  if (nonzero == 0) {
-    std::fill(decoded.begin(), decoded.end(), 0.0f);
-    return {};
-  }
   const bool dense = input.coding == IndexCoding::dense ||
-                     (input.coding == IndexCoding::automatic && nonzero == input.elements);
+                     (input.coding == IndexCoding::automatic && all_survive(input));
   if (dense) return encode_dense(input, out, decoded);
   std::vector<std::uint32_t> indices(input.elements);
-  for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::uint32_t>(i);
+  std::iota(indices.begin(), indices.end(), 0u);
   FrameInput listed = input;
   listed.indices = indices;
   return encode_sparse(listed, out, decoded);

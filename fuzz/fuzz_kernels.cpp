@@ -1,0 +1,161 @@
+// Every instruction set of this machine against the portable kernels: the same bits.
+#include <cmath>
+
+#include "compress/kernels.h"
+#include "support.h"
+
+namespace {
+
+using namespace dgc::compress;
+using dgc::fuzz::Input;
+using dgc::fuzz::Pattern;
+using dgc::fuzz::require;
+
+/// An array that begins off any vector boundary and ends with its allocation, where the address
+/// sanitizer sees a read too far. `before` also shows writes in front of it.
+struct Array {
+  Array(std::size_t offset, std::size_t count) : before(offset), memory(offset + count, -1.0f) {}
+  float* data() { return memory.data() + before; }
+  std::span<const float> all() const { return memory; }
+
+  std::size_t before;
+  std::vector<float> memory;
+};
+
+/// Which NaN an operation yields is up to the hardware.
+bool same(float a, float b) {
+  return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
+}
+
+bool same(std::span<const float> a, std::span<const float> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](float x, float y) { return same(x, y); });
+}
+
+struct Result {
+  Array u;
+  Array v;
+  std::vector<Candidate> candidates;
+  std::size_t first_nonfinite = 0;
+};
+
+bool same(const Result& a, const Result& b) {
+  return same(a.u.all(), b.u.all()) && same(a.v.all(), b.v.all()) &&
+         a.first_nonfinite == b.first_nonfinite &&
+         std::equal(a.candidates.begin(), a.candidates.end(), b.candidates.begin(),
+                    b.candidates.end(), [](const Candidate& x, const Candidate& y) {
+                      return x.index == y.index && same(x.value, y.value);
+                    });
+}
+
+struct Case {
+  Accumulate block{};  // without pointers
+  Array gradient{0, 0};
+  Array u{0, 0};
+  Array v{0, 0};
+  std::vector<double> lanes;
+};
+
+/// Layout of an input: offsets of gradient, u and v, the count and a shift that makes small ones as
+/// likely as large ones, scale, momentum, threshold, first index, the mask; the rest are values, a
+/// third for each of the arrays.
+Case make_case(Input in) {
+  Case made;
+  const auto gradient_offset = in.take<std::uint8_t>() % std::size_t{17};
+  const auto u_offset = in.take<std::uint8_t>() % std::size_t{17};
+  const auto v_offset = in.take<std::uint8_t>() % std::size_t{17};
+  const auto count = in.take<std::uint16_t>() % (kKernelBlock + 1);
+  made.block.count = count >> in.take<std::uint8_t>() % 8;
+  made.block.scale = in.take<float>();
+  made.block.momentum = in.take<float>();
+  made.block.threshold = std::max(in.take<std::uint32_t>(), 1u);
+  // A NaN's payload decides whether it reaches a threshold among the NaNs, and survives arithmetic
+  // or not. Callers have finite factors, and no threshold there but kNoCandidates.
+  if ((std::isnan(made.block.scale) || std::isnan(made.block.momentum)) &&
+      made.block.threshold > kInfinityBits) {
+    made.block.threshold = kNoCandidates;
+  }
+  made.block.first_index = in.take<std::uint32_t>();
+  const auto mask = in.take<std::uint32_t>();
+  std::vector<std::uint32_t> words[3];
+  for (std::size_t i = 0; !in.empty(); ++i) words[i % 3].push_back(in.take<std::uint32_t>());
+
+  made.gradient = Array(gradient_offset, made.block.count);
+  made.u = Array(u_offset, made.block.count);
+  made.v = Array(v_offset, made.block.count);
+  const Pattern gradients(mask, std::move(words[0]));
+  const Pattern velocities(mask, std::move(words[1]));
+  const Pattern residuals(mask, std::move(words[2]));
+  for (std::size_t i = 0; i < made.block.count; ++i) {
+    made.gradient.data()[i] = gradients.any(i);
+    made.u.data()[i] = velocities.finite(i);
+    made.v.data()[i] = residuals.finite(i);
+  }
+  for (std::size_t i = 0; i < kNormLanes; ++i) {
+    made.lanes.push_back(std::fabs(static_cast<double>(velocities.finite(i))));
+  }
+  return made;
+}
+
+Result accumulate(const Kernels& kernels, Rule rule, const Case& made) {
+  Result result{.u = made.u, .v = made.v};
+  Array gradient = made.gradient;
+  Accumulate block = made.block;
+  block.gradient = gradient.data();
+  block.velocity = rule == Rule::plain ? nullptr : result.u.data();
+  block.residual = result.v.data();
+  result.candidates.resize(block.count);
+  const Accumulated done =
+      kernels.accumulate[static_cast<int>(rule)](block, result.candidates.data());
+  require(done.candidates <= block.count, "no more candidates than elements");
+  result.candidates.resize(done.candidates);
+  result.first_nonfinite = done.first_nonfinite;
+  return result;
+}
+
+/// On the gradient, which has NaNs. Nothing is computed, so that these stay what they are.
+std::vector<std::uint64_t> collect(const Kernels& kernels, const Case& made) {
+  Array values = made.gradient;
+  std::vector<Candidate> found(made.block.count);
+  const std::size_t count = kernels.collect(values.data(), made.block.count, made.block.threshold,
+                                            made.block.first_index, found.data());
+  require(count <= found.size(), "no more candidates than elements");
+  std::vector<std::uint64_t> bits;
+  for (std::size_t i = 0; i < count; ++i) {
+    bits.push_back(std::uint64_t{found[i].index} << 32 |
+                   std::bit_cast<std::uint32_t>(found[i].value));
+  }
+  return bits;
+}
+
+std::vector<std::uint64_t> add_squares(const Kernels& kernels, const Case& made) {
+  Array values = made.v;
+  std::vector<double> lanes = made.lanes;
+  kernels.add_squares(values.data(), made.block.count, lanes.data());
+  std::vector<std::uint64_t> bits;
+  for (const double lane : lanes) bits.push_back(std::bit_cast<std::uint64_t>(lane));
+  return bits;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  TargetKernels tables[8];
+  const std::size_t count = vector_kernels(tables, std::size(tables));
+  const Case made = make_case(Input({data, size}));
+  for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
+    const Result expected = accumulate(scalar_kernels(), rule, made);
+    for (std::size_t t = 0; t < count; ++t) {
+      if (!tables[t].supported) continue;
+      require(same(expected, accumulate(*tables[t].kernels, rule, made)), "accumulate agrees");
+    }
+  }
+  for (std::size_t t = 0; t < count; ++t) {
+    if (!tables[t].supported) continue;
+    require(collect(scalar_kernels(), made) == collect(*tables[t].kernels, made), "collect agrees");
+    require(add_squares(scalar_kernels(), made) == add_squares(*tables[t].kernels, made),
+            "add_squares agrees");
+  }
+  return 0;
+}

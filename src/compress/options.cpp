@@ -1,0 +1,63 @@
+#include "compress/options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "dgc/error.h"
+
+namespace dgc {
+namespace {
+
+[[noreturn]] void reject(std::string subject, std::string problem, std::string hint = {}) {
+  throw Error(ErrorCode::invalid_argument, "compress", std::move(subject), std::move(problem),
+              std::move(hint));
+}
+
+}  // namespace
+
+void compress::check_options(const CompressOptions& options, const State& state) {
+  if (!(options.momentum >= 0.0f && options.momentum < 1.0f)) {
+    reject("momentum", fmt::format("{} is not in [0, 1)", options.momentum));
+  }
+  if (options.nesterov && options.momentum == 0.0f) {
+    reject("nesterov", "needs a momentum above 0");
+  }
+  if (!(options.clip_norm >= 0.0) || std::isinf(options.clip_norm)) {
+    reject("clip_norm", fmt::format("{} is negative or not finite", options.clip_norm),
+           "0 turns clipping off");
+  }
+  if (options.threads < 1 || options.threads > 1024) {
+    reject("threads", fmt::format("{} is not in [1, 1024]", options.threads));
+  }
+  if (state.workers() > 0x10000)
+    reject("workers", "more than 65536", "ranks are 16-bit on the wire");
+  if (options.indices == IndexCoding::dense) {
+    reject("indices", "dense is not a coding for a selection", "use ratio 1 or dense tensors");
+  }
+  if (options.momentum != 0.0f && !state.has_velocity()) {
+    reject("momentum", fmt::format("{} needs a state with velocity", options.momentum),
+           "construct the State with with_velocity = true");
+  }
+}
+
+std::string_view name_of(Selection selection) noexcept {
+  switch (selection) {
+    case Selection::reuse:
+      return "reuse";
+    case Selection::sampled:
+      return "sampled";
+    case Selection::exact:
+      return "exact";
+  }
+  return "unknown";
+}
+
+Selection parse_selection(std::string_view name) {
+  for (const Selection s : {Selection::reuse, Selection::sampled, Selection::exact}) {
+    if (name == name_of(s)) return s;
+  }
+  reject(fmt::format("selection '{}'", name), "is unknown", "use reuse, sampled or exact");
+}
+
+}  // namespace dgc

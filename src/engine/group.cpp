@@ -1,0 +1,83 @@
+#include "dgc/group.h"
+
+#include <fmt/format.h>
+
+namespace dgc {
+
+void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) {
+  if (failure_) throw Error(*failure_);
+  const auto check = [this](int peer) {
+    if (peer >= 0 && peer < size_ && peer != rank_) return;
+    throw Error(ErrorCode::invalid_argument, "exchange", fmt::format("peer {}", peer),
+                fmt::format("this is rank {} of {}", rank_, size_));
+  };
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (const Outgoing& send : sends) {
+    check(send.peer);
+    if (!send.bytes.empty()) out.push_back(send);
+  }
+  for (const Incoming& receive : receives) {
+    check(receive.peer);
+    if (!receive.bytes.empty()) in.push_back(receive);
+  }
+  if (out.empty() && in.empty()) return;
+  try {
+    do_exchange(out, in, std::chrono::steady_clock::now() + timeout_);
+  } catch (const Error& error) {
+    fail(error);
+    throw;
+  }
+  for (const Outgoing& send : out) traffic_.bytes_sent += send.bytes.size();
+  for (const Incoming& receive : in) traffic_.bytes_received += receive.bytes.size();
+  traffic_.messages_sent += out.size();
+}
+
+void Group::fail(const Error& cause) noexcept {
+  if (failure_) return;
+  failure_ = cause;
+  // A cause that came from another rank is known to all already.
+  if (cause.code() != ErrorCode::peer_failed) announce(cause);
+}
+
+namespace {
+
+class Subgroup final : public Group {
+ public:
+  Subgroup(Group& parent, std::vector<int> members, int rank)
+      : Group(rank, static_cast<int>(members.size()), parent.timeout()),
+        parent_(parent),
+        members_(std::move(members)) {}
+
+  std::string_view engine() const noexcept override { return parent_.engine(); }
+  std::string host() const override { return parent_.host(); }
+
+ protected:
+  void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
+                   Deadline) override {
+    std::vector<Outgoing> out(sends.begin(), sends.end());
+    std::vector<Incoming> in(receives.begin(), receives.end());
+    for (Outgoing& send : out) send.peer = members_[static_cast<std::size_t>(send.peer)];
+    for (Incoming& receive : in) receive.peer = members_[static_cast<std::size_t>(receive.peer)];
+    parent_.exchange(out, in);
+  }
+  void announce(const Error& cause) noexcept override { parent_.fail(cause); }
+
+ private:
+  Group& parent_;
+  std::vector<int> members_;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> make_subgroup(Group& parent, std::vector<int> members) {
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (members[i] == parent.rank()) {
+      return std::make_unique<Subgroup>(parent, std::move(members), static_cast<int>(i));
+    }
+  }
+  throw Error(ErrorCode::invalid_argument, "subgroup", fmt::format("rank {}", parent.rank()),
+              "is not one of the members");
+}
+
+}  // namespace dgc

@@ -1,0 +1,124 @@
+// Workers as threads of one process: a mailbox for each pair of ranks.
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "dgc/group.h"
+
+namespace dgc {
+namespace {
+
+/// What all ranks of a local group share.
+struct Hub {
+  explicit Hub(int n)
+      : size(n), mail(static_cast<std::size_t>(n * n)), gone(static_cast<std::size_t>(n), false) {}
+
+  using Mail = std::deque<std::vector<std::byte>>;
+  Mail& box(int from, int to) { return mail[static_cast<std::size_t>(from * size + to)]; }
+
+  const int size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<Mail> mail;
+  std::vector<bool> gone;              // ranks whose Group was destroyed
+  std::optional<std::string> failure;  // first cause, with the rank that gave it
+  int failed_rank = -1;
+};
+
+class LocalGroup final : public Group {
+ public:
+  LocalGroup(std::shared_ptr<Hub> hub, int rank, std::chrono::milliseconds timeout)
+      : Group(rank, hub->size, timeout), hub_(std::move(hub)) {}
+
+  ~LocalGroup() override {
+    {
+      const std::lock_guard lock(hub_->mutex);
+      hub_->gone[static_cast<std::size_t>(rank())] = true;
+    }
+    hub_->changed.notify_all();
+  }
+
+  std::string_view engine() const noexcept override { return "local"; }
+  std::string host() const override { return "local"; }
+
+ protected:
+  void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
+                   Deadline deadline) override {
+    // Copies are made outside the lock, so that ranks hinder each other only for a pointer's time.
+    std::vector<std::vector<std::byte>> copies;
+    copies.reserve(sends.size());
+    for (const Outgoing& send : sends) copies.emplace_back(send.bytes.begin(), send.bytes.end());
+    {
+      const std::lock_guard lock(hub_->mutex);
+      for (std::size_t i = 0; i < sends.size(); ++i) {
+        hub_->box(rank(), sends[i].peer).push_back(std::move(copies[i]));
+      }
+    }
+    hub_->changed.notify_all();
+    for (const Incoming& receive : receives) {
+      const std::vector<std::byte> bytes = wait_for(receive.peer, deadline);
+      if (bytes.size() != receive.bytes.size()) {
+        throw Error(ErrorCode::bad_length, "receive", fmt::format("rank {}", receive.peer),
+                    fmt::format("sent {} bytes, {} expected", bytes.size(), receive.bytes.size()),
+                    "all ranks must make the same calls in the same order");
+      }
+      std::memcpy(receive.bytes.data(), bytes.data(), bytes.size());
+    }
+  }
+
+  void announce(const Error& cause) noexcept override {
+    {
+      const std::lock_guard lock(hub_->mutex);
+      if (!hub_->failure) {
+        hub_->failure = cause.what();
+        hub_->failed_rank = rank();
+      }
+    }
+    hub_->changed.notify_all();
+  }
+
+ private:
+  std::vector<std::byte> wait_for(int peer, Deadline deadline) {
+    std::unique_lock lock(hub_->mutex);
+    Hub::Mail& box = hub_->box(peer, rank());
+    const bool woken = hub_->changed.wait_until(lock, deadline, [&] {
+      return !box.empty() || hub_->failure || hub_->gone[static_cast<std::size_t>(peer)];
+    });
+    // What has arrived counts, even if its sender is gone by now.
+    if (!box.empty()) {
+      std::vector<std::byte> bytes = std::move(box.front());
+      box.pop_front();
+      return bytes;
+    }
+    const std::string subject = fmt::format("rank {}", peer);
+    if (hub_->failure) {
+      throw Error(ErrorCode::peer_failed, "receive", fmt::format("rank {}", hub_->failed_rank),
+                  "gave up: " + *hub_->failure);
+    }
+    if (woken) throw Error(ErrorCode::peer_lost, "receive", subject, "left the group");
+    throw Error(ErrorCode::timeout, "receive", subject,
+                fmt::format("sent nothing for {} ms", timeout().count()));
+  }
+
+  std::shared_ptr<Hub> hub_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Group>> make_local_groups(int size, std::chrono::milliseconds timeout) {
+  if (size < 1) {
+    throw Error(ErrorCode::invalid_argument, "local", fmt::format("{} workers", size),
+                "a group has at least one");
+  }
+  const auto hub = std::make_shared<Hub>(size);
+  std::vector<std::unique_ptr<Group>> groups;
+  for (int rank = 0; rank < size; ++rank) {
+    groups.push_back(std::make_unique<LocalGroup>(hub, rank, timeout));
+  }
+  return groups;
+}
+
+}  // namespace dgc
