@@ -4,6 +4,10 @@ install(TARGETS dgc_core EXPORT dgcTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET dgc_torch)
+  install(TARGETS dgc_torch EXPORT dgcTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 if(TARGET dgc_command)
   install(TARGETS dgc_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
@@ -20,5 +24,14 @@ install(FILES ${PROJECT_BINARY_DIR}/dgcConfig.cmake ${PROJECT_BINARY_DIR}/dgcCon
               cmake/dependencies.cmake
         DESTINATION ${package_dir})
 
+# Neither Gloo nor every MPI has a pkg-config file.
+set(DGC_ENGINE_LIBS "")
+if(DGC_WITH_GLOO)
+  string(APPEND DGC_ENGINE_LIBS "-lgloo ")
+endif()
+if(DGC_WITH_MPI)
+  list(JOIN MPI_CXX_LIBRARIES " " mpi_libraries)
+  string(APPEND DGC_ENGINE_LIBS "${mpi_libraries}")
+endif()
 configure_file(cmake/dgc.pc.in dgc.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/dgc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -40,7 +40,7 @@ class CommandLine(unittest.TestCase):
 
     def test_version_and_help(self) -> None:
         self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
-        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "wire"]):
+        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "wire"]):
             text = self.succeeds(*command, "--help")
             self.assertIn("dgc", text)
             if command:
@@ -118,6 +118,38 @@ class CommandLine(unittest.TestCase):
         self.assertTrue(all(r["verified"] for r in results))
         self.assertTrue(any("sum_ms" in r for r in results))
         self.assertIn("entropy", self.succeeds("bench", "wire", "--elements", "100000", "--repeat", "2"))
+
+    def test_bench_exchange(self) -> None:
+        small = ["bench", "exchange", "--elements", "20000", "--steps", "2", "--quiet"]
+        common = [*small, "--workers", "2"]
+        names = ["auto", "allgather", "owner", "dense", "hierarchical", "all_reduce"]
+        built = json.loads(self.succeeds("info", "--json"))["engines"]
+        for engine in ["local"] + (["gloo"] if "gloo" in built else []):
+            results = json.loads(self.succeeds(*common, "--engine", engine, "--json"))
+            self.assertEqual([r["algorithm"] for r in results], names)
+            for r in results:
+                self.assertEqual((r["engine"], r["workers"], r["elements"]), (engine, 2, 20000))
+                for key in ("bytes_sent", "bytes_received", "messages", "p50_ms", "formula_bytes_received", "less_than_dense"):
+                    self.assertGreater(r[key], 0, key)
+                self.assertLessEqual(r["bytes_received"], sum(p["bytes_received"] for p in r["phases"]))
+                self.assertTrue(r["verified"])
+            received = {r["algorithm"]: r["bytes_received"] for r in results}
+            expected = {r["algorithm"]: r["formula_bytes_received"] for r in results}
+            self.assertEqual(received["dense"], 8 * 20000 // 2 + 16)
+            self.assertEqual(received["all_reduce"], 8 * 20000 // 2)
+            for name in names:
+                self.assertLess(abs(received[name] / expected[name] - 1), 0.2, name)
+            text = self.succeeds(*common, "--engine", engine, "--algorithm", "owner,allgather", "--no-verify")
+            self.assertIn("less than dense", text)
+            self.assertIn("not verified", text)
+        for workers in ("1", "3", "4"):
+            text = self.succeeds(*small, "--engine", "local", "--workers", workers, "--values", "int8", "--ratio", "0.1")
+            self.assertIn("\nverified", text)
+        self.fails(2, *common, "--algorithm", "ring", says="auto,allgather,owner,dense,hierarchical")
+        self.fails(2, *common, "--engine", "nccl", says="local,gloo,mpi,auto")
+        self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
+        self.fails(1, *common, "--engine", "mpi", says="mpirun -n 2", env={"OMPI_COMM_WORLD_SIZE": ""})
+        self.fails(1, "bench", "exchange", "--workers", "1024", "--elements", "2000000000", says="are free")
 
 
 if __name__ == "__main__":

@@ -4,45 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <exception>
 #include <thread>
 
 #include "conformance.h"
 #include "dgc/collectives.h"
 #include "helpers.h"
+#include "ranks.h"
 
 namespace dgc {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// Runs `work` on one thread per rank and returns what each threw (ok if nothing). A rank's group
-/// ends with its thread.
-std::vector<std::optional<Error>> run_ranks(int size, std::chrono::milliseconds timeout,
-                                            const std::function<void(Group&)>& work) {
-  auto groups = make_local_groups(size, timeout);
-  std::vector<std::optional<Error>> errors(static_cast<std::size_t>(size));
-  std::vector<std::exception_ptr> others(static_cast<std::size_t>(size));
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t r = 0; r < groups.size(); ++r) {
-      threads.emplace_back([&, r, group = std::move(groups[r])]() mutable {
-        try {
-          work(*group);
-        } catch (const Error& error) {
-          errors[r] = error;
-        } catch (...) {
-          others[r] = std::current_exception();
-        }
-        group.reset();
-      });
-    }
-  }
-  for (const auto& other : others) {
-    if (other) std::rethrow_exception(other);
-  }
-  return errors;
-}
+using test::run_ranks;
 
 class LocalGroupTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, LocalGroupTest, testing::Values(1, 2, 3, 4, 7, 8));

@@ -108,6 +108,7 @@ void add_bench(CLI::App& app) {
   bench->footer("Example:\n  dgc bench compress --threads 1,2\n  dgc bench wire --json");
   bench->require_subcommand(1);
   add_bench_compress(*bench);
+  add_bench_exchange(*bench);
   add_bench_wire(*bench);
 }
 

@@ -6,8 +6,10 @@
 #include <thread>
 
 #include "command.h"
+#include "dgc/engines.h"
 #include "dgc/target.h"
 #include "dgc/version.h"
+#include "rendezvous.h"
 
 namespace dgc::app {
 namespace {
@@ -19,13 +21,15 @@ void run(bool as_json) {
   for (const Target& target : targets()) {
     (target.supported ? supported : untested).push_back(target.name);
   }
+  nlohmann::json integrations = nlohmann::json::array();
+  if (has_address_rendezvous()) integrations.push_back("libtorch (rendezvous by address)");
   const nlohmann::json info = {{"version", DGC_VERSION},
                                {"target", active},
                                {"targets", supported},
                                {"targets_untested", untested},
                                {"threads", std::thread::hardware_concurrency()},
-                               {"engines", nlohmann::json::array()},
-                               {"integrations", nlohmann::json::array()}};
+                               {"engines", engines()},
+                               {"integrations", integrations}};
   if (as_json) {
     fmt::print("{}\n", info.dump(2));
     return;

@@ -1,0 +1,840 @@
+// dgc bench exchange: bytes, messages and time of each algorithm, among workers on this machine or
+// among those that mpirun (or RANK and WORLD_SIZE) started.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "bench.h"
+#include "dgc/collectives.h"
+#include "dgc/engines.h"
+#include "dgc/exchange.h"
+#include "exchange/layout.h"
+#include "output.h"
+
+namespace dgc::app {
+namespace {
+
+constexpr int kWarmup = 2;
+constexpr std::uint64_t kVerifiedElements = 200'000;
+constexpr int kVerifiedSteps = 3;
+constexpr float kAlpha = -0.1f;
+
+/// Not an algorithm of Exchange: the floats themselves, for comparison.
+const std::string kPlain = "all_reduce";
+const std::vector<std::string> kAlgorithms = {"auto",  "allgather",    "owner",
+                                              "dense", "hierarchical", kPlain};
+
+struct Options {
+  std::string engine;
+  int workers = 4;
+  bool workers_given = false;
+  std::uint64_t elements = 25'600'000;
+  double ratio = 0.001;
+  std::vector<std::string> algorithms = {"all"};
+  std::string values = "fp16";
+  int steps = 10;
+  int timeout_ms = 60'000;
+  bool no_verify = false;
+  bool as_json = false;
+  bool quiet = false;
+
+  bool wants(const std::string& name) const {
+    return std::any_of(algorithms.begin(), algorithms.end(),
+                       [&](const std::string& a) { return a == "all" || a == name; });
+  }
+};
+
+// --- One worker -----------------------------------------------------------------------------
+
+/// All ranks draw from the same table, at places of their own.
+const std::vector<float>& samples() {
+  static const std::vector<float> table = [] {
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> sample;
+    std::vector<float> values(std::size_t{1} << 20);
+    for (float& x : values) x = sample(random);
+    return values;
+  }();
+  return table;
+}
+
+/// Gradients of one rank, step after step: everybody can repeat them.
+class Gradients {
+ public:
+  Gradients(std::vector<Layer> layers, int rank)
+      : layers_(std::move(layers)), source_(samples(), 1000 + static_cast<std::uint64_t>(rank)) {
+    for (const Layer& layer : layers_) tensors_.emplace_back(layer.spec.elements());
+    for (std::size_t t = 0; t < tensors_.size(); ++t) gradients_.push_back({t, tensors_[t]});
+  }
+  std::span<const Gradient> next() {
+    for (std::size_t t = 0; t < tensors_.size(); ++t) source_.fill(tensors_[t], layers_[t].scale);
+    return gradients_;
+  }
+
+ private:
+  std::vector<Layer> layers_;
+  GradientSource source_;
+  std::vector<std::vector<float>> tensors_;
+  std::vector<Gradient> gradients_;
+};
+
+std::vector<Layer> layers_of(std::uint64_t elements) {
+  std::vector<Layer> layers = resnet50_layers(elements);
+  std::erase_if(layers, [](const Layer& layer) { return layer.spec.elements() == 0; });
+  return layers;
+}
+std::vector<TensorSpec> specs_of(const std::vector<Layer>& layers) {
+  std::vector<TensorSpec> specs;
+  for (const Layer& layer : layers) specs.push_back(layer.spec);
+  return specs;
+}
+
+CompressOptions settings_of(const Options& options) {
+  CompressOptions settings;
+  settings.schedule = Schedule(options.ratio);
+  settings.values = parse_value_type(options.values);
+  return settings;
+}
+
+/// A model's parameters, all zero at first.
+struct Parameters {
+  explicit Parameters(const std::vector<TensorSpec>& model) {
+    for (const TensorSpec& spec : model) tensors.emplace_back(spec.elements(), 0.0f);
+    spans.assign(tensors.begin(), tensors.end());
+  }
+  std::vector<std::vector<float>> tensors;
+  std::vector<std::span<float>> spans;
+};
+
+/// One rank's training with one algorithm.
+class Trainer {
+ public:
+  Trainer(Group& group, const Options& options, const Topology& topology, Algorithm algorithm,
+          std::uint64_t elements, int check_every)
+      : layers_(layers_of(elements)),
+        model_(specs_of(layers_)),
+        gradients_(layers_, group.rank()),
+        parameters_(model_),
+        state_(algorithm == Algorithm::hierarchical
+                   ? State(share_of(model_, topology), static_cast<std::uint32_t>(topology.host),
+                           static_cast<std::uint32_t>(topology.hosts))
+                   : State(model_, static_cast<std::uint32_t>(group.rank()),
+                           static_cast<std::uint32_t>(group.size()))),
+        exchange_(
+            group, model_, state_, settings_of(options),
+            {.algorithm = algorithm,
+             .check_parameters_every = check_every,
+             .host = algorithm == Algorithm::hierarchical ? fmt::format("host {}", topology.host)
+                                                          : std::string()}) {}
+
+  const std::vector<Layer>& layers() const { return layers_; }
+  const std::vector<TensorSpec>& model() const { return model_; }
+  const Parameters& parameters() const { return parameters_; }
+
+  void new_gradients() { current_ = gradients_.next(); }
+  Bucket step() { return exchange_.step(current_, parameters_.spans, kAlpha); }
+
+  /// Bytes of the message of the last step, and elements that went without one.
+  nlohmann::json load(Algorithm algorithm, int workers) {
+    std::uint64_t frames = 0;
+    std::uint64_t dense = 0;
+    const CompressOptions& options = exchange_.compressor().options();
+    for (std::size_t t = 0; t < model_.size(); ++t) {
+      const std::uint64_t n = model_[t].elements();
+      const exchange::Load tensor{n, entries_at(options.schedule.ratio_at(0), n)};
+      const ValueType type = tensor.entries == n ? options.dense_values : options.values;
+      const bool densely =
+          algorithm == Algorithm::dense ||
+          (algorithm == Algorithm::automatic &&
+           exchange::dense_is_cheaper(tensor, type, ExchangeOptions{}.dense_transport, workers));
+      if (densely) {
+        dense += n;
+      } else {
+        frames += exchange_.compressor().stats()[t].frame.bytes;
+      }
+    }
+    return {{"message_bytes", frames > 0 ? frames + kMessageOverhead : 0},
+            {"dense_elements", dense}};
+  }
+
+ private:
+  std::vector<Layer> layers_;
+  std::vector<TensorSpec> model_;
+  Gradients gradients_;
+  std::span<const Gradient> current_;
+  Parameters parameters_;
+  State state_;
+  Exchange exchange_;
+};
+
+[[noreturn]] void wrong(const std::string& subject, const std::string& problem) {
+  throw Error(ErrorCode::invalid_argument, "verify", subject, problem,
+              "the benchmark computed a wrong result: this is a bug in dgc");
+}
+
+/// Repeats all ranks' steps here, with compressors of their own, and sums in the order of the
+/// ranks.
+void compare_with_reference(const Trainer& trainer, const Options& options, int workers,
+                            Algorithm algorithm) {
+  Parameters expected(trainer.model());
+  struct Worker {
+    Worker(const Trainer& t, const Options& o, int rank, int size)
+        : gradients(t.layers(), rank),
+          state(t.model(), static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size)),
+          compressor(state, settings_of(o)),
+          message(compressor.bound()) {}
+    Gradients gradients;
+    State state;
+    Compressor compressor;
+    std::vector<std::byte> message;
+  };
+  std::vector<std::unique_ptr<Worker>> all;
+  for (int r = 0; r < workers; ++r) {
+    all.push_back(std::make_unique<Worker>(trainer, options, r, workers));
+  }
+  for (int step = 0; step < kVerifiedSteps; ++step) {
+    for (const auto& w : all) {
+      const std::size_t bytes = w->compressor.compress(w->gradients.next(), w->message);
+      decode_add(std::span(w->message).first(bytes), expected.spans, kAlpha);
+      w->compressor.commit();
+    }
+  }
+  const bool exact = algorithm == Algorithm::allgather;
+  for (std::size_t t = 0; t < expected.tensors.size(); ++t) {
+    const std::vector<float>& a = trainer.parameters().tensors[t];
+    const std::vector<float>& b = expected.tensors[t];
+    float largest = 0.0f;
+    for (const float x : b) largest = std::max(largest, std::fabs(x));
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const bool same = exact ? std::memcmp(&a[i], &b[i], sizeof(float)) == 0
+                              : std::fabs(a[i] - b[i]) <= 1e-5f * largest;
+      if (same) continue;
+      wrong(trainer.model()[t].name, fmt::format("{} by {} at index {}, {} by the plain sum", a[i],
+                                                 name_of(algorithm), i, b[i]));
+    }
+  }
+}
+
+nlohmann::json phases_json(const std::vector<Phase>& phases) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Phase& phase : phases) {
+    list.push_back({{"name", phase.name},
+                    {"bytes_sent", phase.traffic.bytes_sent},
+                    {"bytes_received", phase.traffic.bytes_received},
+                    {"messages", phase.traffic.messages_sent}});
+  }
+  return list;
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+/// What this rank saw of one algorithm.
+nlohmann::json measure(Group& group, const Options& options, const Topology& topology,
+                       Algorithm algorithm) {
+  const bool verified = !options.no_verify;
+  if (verified) {
+    Trainer trainer(group, options, topology, algorithm,
+                    std::min(options.elements, kVerifiedElements), 1);
+    for (int i = 0; i < kVerifiedSteps; ++i) {
+      trainer.new_gradients();
+      trainer.step();
+    }
+    if (group.rank() == 0 && algorithm != Algorithm::owner &&
+        algorithm != Algorithm::hierarchical) {
+      compare_with_reference(trainer, options, group.size(), algorithm);
+    }
+  }
+  // Hashing would be measured too: the parameters are compared in a step after the measured ones.
+  Trainer trainer(group, options, topology, algorithm, options.elements,
+                  verified ? kWarmup + options.steps + 1 : 0);
+  Progress progress(std::string(name_of(algorithm)),
+                    static_cast<std::size_t>(kWarmup + options.steps),
+                    options.quiet || group.rank() != 0);
+  Bucket bucket;
+  nlohmann::json runs = nlohmann::json::array();
+  for (int i = 0; i < kWarmup + options.steps; ++i) {
+    trainer.new_gradients();
+    barrier(group);
+    const auto start = std::chrono::steady_clock::now();
+    bucket = trainer.step();
+    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
+    progress.advance();
+  }
+  nlohmann::json result = trainer.load(algorithm, group.size());
+  result["runs"] = std::move(runs);
+  result["phases"] = phases_json(bucket.phases());
+  result["choice"] = bucket.choice();
+  if (verified) {
+    trainer.new_gradients();
+    trainer.step();
+  }
+  return result;
+}
+
+/// The floats of the gradient, not compressed at all.
+nlohmann::json measure_plain(Group& group, const Options& options) {
+  std::vector<float> values(options.elements);
+  nlohmann::json runs = nlohmann::json::array();
+  Traffic moved;
+  Progress progress(kPlain, static_cast<std::size_t>(kWarmup + options.steps),
+                    options.quiet || group.rank() != 0);
+  for (int i = 0; i < kWarmup + options.steps; ++i) {
+    // Small whole numbers: sums are exact in any order.
+    for (std::size_t e = 0; e < values.size(); ++e) {
+      values[e] = static_cast<float>((e % 61) * static_cast<std::size_t>(group.rank() + 1));
+    }
+    barrier(group);
+    const Traffic before = group.traffic();
+    const auto start = std::chrono::steady_clock::now();
+    all_reduce(group, values);
+    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
+    moved = group.traffic() - before;
+    progress.advance();
+  }
+  const auto ranks = static_cast<std::size_t>(group.size());
+  for (std::size_t e = 0; e < values.size() && !options.no_verify; ++e) {
+    const auto expected = static_cast<float>((e % 61) * (ranks * (ranks + 1) / 2));
+    if (values[e] != expected)
+      wrong(kPlain, fmt::format("{} at index {}, not {}", values[e], e, expected));
+  }
+  return {{"message_bytes", 0},
+          {"dense_elements", options.elements},
+          {"runs", std::move(runs)},
+          {"phases", phases_json({{"reduce-scatter and gather", moved}})},
+          {"choice", ""}};
+}
+
+/// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
+double formula_bytes(const std::string& algorithm, double m, double dense, int workers, int hosts) {
+  const double n = workers;
+  if (algorithm == kPlain) return (n - 1) * 8.0 * dense / n;
+  if (algorithm == "owner") {
+    return 2.0 * (n - 1) * ((m - kMessageOverhead) / n + kMessageOverhead + 8.0);
+  }
+  if (algorithm == "hierarchical") {
+    const double h = hosts;
+    const double l = n / h;
+    return (l - 1) * (4.0 * dense / l + 8.0) + (h - 1) * (m + 8.0) + h * (l - 1) * (m + 8.0);
+  }
+  double bytes = 0.0;
+  if (m > 0.0) bytes += (n - 1) * (m + 8.0);
+  if (dense > 0.0) bytes += (n - 1) * (8.0 * dense / n + 16.0);
+  return bytes;
+}
+
+/// One row from what all ranks saw: the slowest counts, and the one with most traffic.
+nlohmann::json combine(const std::string& algorithm, const Group& group, const Options& options,
+                       const Topology& topology, const std::vector<nlohmann::json>& ranks) {
+  Timings timings;
+  for (std::size_t i = 0; i < ranks[0]["runs"].size(); ++i) {
+    double slowest = 0.0;
+    for (const auto& r : ranks) slowest = std::max(slowest, r["runs"][i].get<double>());
+    timings.add(slowest);
+  }
+  nlohmann::json phases = ranks[0]["phases"];
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  std::uint64_t messages = 0;
+  double m = 0.0;
+  for (const auto& r : ranks) {
+    std::uint64_t rank_sent = 0;
+    std::uint64_t rank_received = 0;
+    std::uint64_t rank_messages = 0;
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      const auto& phase = r["phases"][p];
+      rank_sent += phase["bytes_sent"].get<std::uint64_t>();
+      rank_received += phase["bytes_received"].get<std::uint64_t>();
+      rank_messages += phase["messages"].get<std::uint64_t>();
+      for (const char* key : {"bytes_sent", "bytes_received", "messages"}) {
+        phases[p][key] =
+            std::max(phases[p][key].get<std::uint64_t>(), phase[key].get<std::uint64_t>());
+      }
+    }
+    sent = std::max(sent, rank_sent);
+    received = std::max(received, rank_received);
+    messages = std::max(messages, rank_messages);
+    m += r["message_bytes"].get<double>() / static_cast<double>(ranks.size());
+  }
+  const bool hierarchical = algorithm == "hierarchical";
+  const double dense = hierarchical ? static_cast<double>(options.elements)
+                                    : ranks[0]["dense_elements"].get<double>();
+  const double all_dense = 8.0 * static_cast<double>(options.elements) * (group.size() - 1) /
+                           static_cast<double>(group.size());
+  nlohmann::json row = timings.json();
+  row["algorithm"] = algorithm;
+  row["engine"] = group.engine();
+  row["workers"] = group.size();
+  row["hosts"] = hierarchical ? topology.hosts : group.size();
+  row["elements"] = options.elements;
+  row["ratio"] = options.ratio;
+  row["values"] = algorithm == kPlain ? "fp32" : options.values;
+  row["bytes_sent"] = sent;
+  row["bytes_received"] = received;
+  row["messages"] = messages;
+  row["message_bytes"] = std::llround(m);
+  row["formula_bytes_received"] =
+      std::llround(formula_bytes(algorithm, m, dense, group.size(), topology.hosts));
+  row["less_than_dense"] = received > 0 ? all_dense / static_cast<double>(received) : 0.0;
+  row["phases"] = std::move(phases);
+  row["choice"] = ranks[0]["choice"];
+  row["verified"] = !options.no_verify;
+  return row;
+}
+
+std::uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key;) {
+    std::uint64_t kilobytes = 0;
+    if (key == "MemAvailable:" && file >> kilobytes) return kilobytes * 1024;
+    file.ignore(256, '\n');
+  }
+  return UINT64_MAX;
+}
+
+/// Refuses what would not fit: u, v, gradient and parameters, and the arrays of dense algorithms.
+void check_memory(const Options& options) {
+  const exchange::Load load{options.elements, entries_at(options.ratio, options.elements)};
+  const bool dense =
+      options.wants("dense") || options.wants("hierarchical") ||
+      (options.wants("auto") && exchange::dense_is_cheaper(load, parse_value_type(options.values),
+                                                           ValueType::fp32, options.workers));
+  const std::uint64_t each = options.elements * (dense ? 40 : 20);
+  const std::uint64_t needed = each * static_cast<std::uint64_t>(options.workers);
+  const std::uint64_t available = available_memory();
+  if (needed <= available) return;
+  throw Error(ErrorCode::invalid_argument, "bench exchange",
+              fmt::format("{} workers of {} elements", options.workers, grouped(options.elements)),
+              fmt::format("need {}, {} are free", bytes_text(static_cast<double>(needed)),
+                          bytes_text(static_cast<double>(available))),
+              dense ? "fewer --elements or --workers, or --algorithm allgather,owner"
+                    : "fewer --elements or --workers");
+}
+
+/// Everything one rank does. The result is that of all ranks, on rank 0 only.
+nlohmann::json work(Group& group, const Options& options) {
+  if (options.workers_given && options.workers != group.size()) {
+    throw Error(ErrorCode::invalid_argument, "bench exchange",
+                fmt::format("--workers {}", options.workers),
+                fmt::format("{} were started", group.size()), "leave --workers out");
+  }
+  Topology topology = {.hosts = group.size()};
+  if (options.wants("hierarchical")) {
+    topology = find_topology(group);
+    // On a single machine pairs of workers stand for hosts.
+    if (topology.hosts == 1 && group.size() > 1) {
+      const int pair = group.size() % 2 == 0 ? 2 : 1;
+      topology = find_topology(group, fmt::format("host {}", group.rank() / pair));
+    }
+  }
+  nlohmann::json results = nlohmann::json::array();
+  for (const std::string& algorithm : kAlgorithms) {
+    if (!options.wants(algorithm)) continue;
+    const nlohmann::json mine = algorithm == kPlain
+                                    ? measure_plain(group, options)
+                                    : measure(group, options, topology, parse_algorithm(algorithm));
+    const std::string text = mine.dump();
+    std::vector<nlohmann::json> ranks;
+    for (const auto& bytes : all_gather(group, std::as_bytes(std::span(text)), 1 << 26)) {
+      ranks.push_back(nlohmann::json::parse(
+          std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+    }
+    if (group.rank() == 0) results.push_back(combine(algorithm, group, options, topology, ranks));
+  }
+  return results;
+}
+
+/// The same, with the other ranks told of anything that goes wrong here.
+nlohmann::json work_and_tell(Group& group, const Options& options) {
+  try {
+    return work(group, options);
+  } catch (const Error& error) {
+    group.fail(error);
+    throw;
+  } catch (const std::exception& error) {
+    const Error wrapped(ErrorCode::invalid_argument, "bench exchange",
+                        fmt::format("rank {}", group.rank()), error.what());
+    group.fail(wrapped);
+    throw Error(wrapped);
+  }
+}
+
+// --- All workers ----------------------------------------------------------------------------
+
+nlohmann::json run_threads(const Options& options) {
+  auto groups = make_local_groups(options.workers, std::chrono::milliseconds(options.timeout_ms));
+  std::vector<std::optional<Error>> errors(groups.size());
+  nlohmann::json results;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < groups.size(); ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          nlohmann::json mine = work_and_tell(*groups[r], options);
+          if (r == 0) results = std::move(mine);
+        } catch (const Error& error) {
+          errors[r] = error;
+        }
+      });
+    }
+  }
+  // What others were told is not the cause.
+  for (const bool told : {false, true}) {
+    for (const auto& error : errors) {
+      if (error && (error->code() == ErrorCode::peer_failed) == told) throw Error(*error);
+    }
+  }
+  return results;
+}
+
+volatile std::sig_atomic_t interrupted = 0;
+
+/// Notes SIGINT, SIGTERM and SIGHUP while it lives.
+class Interrupts {
+ public:
+  Interrupts() {
+    struct sigaction action {};
+    action.sa_handler = [](int number) { interrupted = number; };
+    for (std::size_t i = 0; i < std::size(kSignals); ++i)
+      sigaction(kSignals[i], &action, &before_[i]);
+  }
+  ~Interrupts() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i)
+      sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction before_[std::size(kSignals)];
+};
+
+/// A folder for the rendezvous, gone with this object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "dgc-bench-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) {
+      throw Error(ErrorCode::io, "bench exchange", pattern,
+                  "cannot make it: " + std::generic_category().message(errno), "set TMPDIR");
+    }
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A rank as a process of its own, and what it says on stderr. Killed with this object.
+class Child {
+ public:
+  Child(int rank, const Options& options, const std::string& store) : rank_(rank) {
+    std::vector<std::string> words = {"dgc", "bench", "exchange", "--engine", "gloo"};
+    const auto add = [&words](const char* name, const auto& value) {
+      words.emplace_back(name);
+      words.push_back(fmt::format("{}", value));
+    };
+    add("--elements", options.elements);
+    add("--ratio", options.ratio);
+    add("--algorithm", fmt::format("{}", fmt::join(options.algorithms, ",")));
+    add("--values", options.values);
+    add("--steps", options.steps);
+    add("--timeout", options.timeout_ms);
+    if (options.no_verify) words.emplace_back("--no-verify");
+    if (options.as_json) words.emplace_back("--json");
+    if (options.quiet) words.emplace_back("--quiet");
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) cannot_start();
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    if (pid_ < 0) {
+      ::close(ends[0]);
+      ::close(ends[1]);
+      cannot_start();
+    }
+    if (pid_ == 0) {
+      // No threads yet, so that everything may be called here.
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
+      ::setenv("RANK", std::to_string(rank).c_str(), 1);
+      ::setenv("WORLD_SIZE", std::to_string(options.workers).c_str(), 1);
+      ::setenv("DGC_STORE", store.c_str(), 1);
+      ::dup2(ends[1], STDERR_FILENO);
+      ::execv("/proc/self/exe", arguments.data());
+      fmt::print(stderr, "cannot run /proc/self/exe: {}\n", std::generic_category().message(errno));
+      ::_exit(1);
+    }
+    ::close(ends[1]);
+    errors_ = ends[0];
+    ::fcntl(errors_, F_SETFL, O_NONBLOCK);
+  }
+  ~Child() {
+    if (!status_) {
+      ::kill(pid_, SIGKILL);
+      int status = 0;
+      while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+      }
+    }
+    ::close(errors_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  int rank() const { return rank_; }
+  int errors() const { return open_ ? errors_ : -1; }
+  const std::deque<std::string>& last_lines() const { return lines_; }
+
+  /// Takes what there is on stderr. Progress of rank 0 is shown; its errors wait for the end.
+  void read() {
+    char block[4096];
+    for (;;) {
+      const ssize_t count = ::read(errors_, block, sizeof block);
+      if (count < 0 && errno == EINTR) continue;
+      if (count == 0) open_ = false;
+      if (count <= 0) break;
+      rest_.append(block, static_cast<std::size_t>(count));
+      for (auto end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n')) {
+        if (rank_ == 0 && !rest_.starts_with("dgc: "))
+          fmt::print(stderr, "{}", rest_.substr(0, end + 1));
+        lines_.push_back(rest_.substr(0, end));
+        rest_.erase(0, end + 1);
+        if (lines_.size() > kLines) lines_.pop_front();
+      }
+    }
+  }
+
+  /// Whether it has ended; does not wait.
+  bool ended() {
+    int status = 0;
+    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
+    return status_.has_value();
+  }
+  /// How it ended, if not well.
+  std::optional<std::string> failure() const {
+    if (WIFSIGNALED(*status_)) {
+      return fmt::format("was ended by signal {} ({})", WTERMSIG(*status_),
+                         ::strsignal(WTERMSIG(*status_)));
+    }
+    if (WEXITSTATUS(*status_) == 0) return std::nullopt;
+    return fmt::format("ended with exit status {}", WEXITSTATUS(*status_));
+  }
+
+ private:
+  static constexpr std::size_t kLines = 10;
+
+  [[noreturn]] void cannot_start() const {
+    throw Error(ErrorCode::io, "bench exchange", fmt::format("rank {}", rank_),
+                "cannot be started: " + std::generic_category().message(errno));
+  }
+
+  int rank_;
+  pid_t pid_ = -1;
+  int errors_ = -1;
+  bool open_ = true;
+  std::optional<int> status_;
+  std::string rest_;
+  std::deque<std::string> lines_;
+};
+
+/// Waits for all; throws as soon as one fails.
+void wait_for(const std::vector<std::unique_ptr<Child>>& children) {
+  for (;;) {
+    bool running = false;
+    std::vector<pollfd> waiting;
+    for (const auto& child : children) {
+      // In this order, so that nothing said before the end is missed.
+      const bool ended = child->ended();
+      child->read();
+      if (!ended) {
+        running = true;
+        waiting.push_back({child->errors(), POLLIN, 0});
+        continue;
+      }
+      const auto failure = child->failure();
+      if (!failure) continue;
+      if (interrupted != 0) return;
+      for (const std::string& line : child->last_lines()) {
+        fmt::print(stderr, "rank {}: {}\n", child->rank(), line);
+      }
+      throw Error(ErrorCode::peer_failed, "bench exchange", fmt::format("rank {}", child->rank()),
+                  *failure);
+    }
+    if (!running || interrupted != 0) return;
+    constexpr int kPollMilliseconds = 20;
+    ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
+  }
+}
+
+/// Processes, of which rank 0 prints the results.
+void run_processes(const Options& options) {
+  interrupted = 0;
+  {
+    const Interrupts interrupts;
+    const TemporaryFolder store;
+    std::vector<std::unique_ptr<Child>> children;
+    for (int r = 0; r < options.workers && interrupted == 0; ++r) {
+      children.push_back(std::make_unique<Child>(r, options, store.path()));
+    }
+    wait_for(children);
+  }
+  // Everything is cleared away: now end as if the signal had not been caught.
+  if (interrupted != 0) ::raise(interrupted);
+}
+
+void print(const nlohmann::json& results, const Options& options) {
+  if (options.as_json) {
+    fmt::print("{}\n", results.dump(2));
+    return;
+  }
+  fmt::print(
+      "{} elements as resnet50, ratio {}, {} values, {} steps; bytes and messages of a step, for "
+      "the worker that has most; time of the slowest worker\n\n",
+      grouped(options.elements), options.ratio, options.values, options.steps);
+  std::vector<std::vector<std::string>> rows = {{"algorithm", "engine", "workers", "MB sent",
+                                                 "MB received", "messages", "min ms", "p50 ms",
+                                                 "p99 ms", "less than dense"}};
+  for (const auto& r : results) {
+    const std::string algorithm = r["algorithm"];
+    rows.push_back({algorithm == kPlain ? "all_reduce fp32 (no compression)" : algorithm,
+                    r["engine"], std::to_string(r["workers"].get<int>()),
+                    fmt::format("{:.3f}", r["bytes_sent"].get<double>() / 1e6),
+                    fmt::format("{:.3f}", r["bytes_received"].get<double>() / 1e6),
+                    std::to_string(r["messages"].get<std::uint64_t>()),
+                    fmt::format("{:.1f}", r["min_ms"].get<double>()),
+                    fmt::format("{:.1f}", r["p50_ms"].get<double>()),
+                    fmt::format("{:.1f}", r["p99_ms"].get<double>()),
+                    fmt::format("{:.1f}", r["less_than_dense"].get<double>())});
+  }
+  fmt::print("{}\n", table(rows));
+  for (const auto& r : results) {
+    if (r["algorithm"] == "auto") fmt::print("auto: {}\n", r["choice"].get<std::string>());
+    if (r["algorithm"] == "hierarchical") {
+      fmt::print("hierarchical: {} hosts of {}\n", r["hosts"].get<int>(),
+                 r["workers"].get<int>() / r["hosts"].get<int>());
+    }
+  }
+  fmt::print("{}\n", options.no_verify ? "not verified" : "verified");
+}
+
+bool is_set(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+void run(const Options& options) {
+  settings_of(options);  // wrong values are reported here and not by every worker
+  const std::vector<std::string> built = engines();
+  const bool has_gloo = std::find(built.begin(), built.end(), "gloo") != built.end();
+  const std::string started_for = engine_from_environment();
+  std::string engine = options.engine;
+  if (engine.empty() || engine == "auto") {
+    engine = started_for != "local" ? started_for : has_gloo ? "gloo" : "local";
+  }
+  if (engine == "mpi" && started_for != "mpi") {
+    throw Error(ErrorCode::invalid_argument, "bench exchange", "engine mpi",
+                "this is not inside an mpirun",
+                fmt::format("mpirun -n {} dgc bench exchange --engine mpi", options.workers));
+  }
+  const bool joins =
+      engine == "mpi" || (engine == "gloo" && is_set("RANK") && is_set("WORLD_SIZE"));
+  if (joins) {
+    const auto group = make_group(engine, std::chrono::milliseconds(options.timeout_ms));
+    const nlohmann::json results = work_and_tell(*group, options);
+    if (group->rank() == 0) print(results, options);
+    return;
+  }
+  check_memory(options);
+  if (engine == "local") {
+    print(run_threads(options), options);
+    return;
+  }
+  if (!has_gloo) make_group("gloo");  // throws, and says what is missing
+  run_processes(options);
+}
+
+}  // namespace
+
+void add_bench_exchange(CLI::App& bench) {
+  auto* command = bench.add_subcommand(
+      "exchange", "Bytes, messages and time of each exchange algorithm among several workers");
+  command->footer(
+      "Workers are started here: threads (local) or processes (gloo). Inside mpirun, or with "
+      "RANK,\n"
+      "WORLD_SIZE and DGC_STORE set, this process joins the others, and rank 0 prints.\n\n"
+      "Example:\n  dgc bench exchange --workers 8 --algorithm allgather,owner\n"
+      "  dgc bench exchange --engine local --workers 32 --elements 2000000 --json\n"
+      "  mpirun -n 4 dgc bench exchange --engine mpi");
+  auto o = std::make_shared<Options>();
+  command
+      ->add_option("--engine", o->engine,
+                   "local, gloo, mpi, auto; default: what this was started for, else gloo if built "
+                   "in, else local")
+      ->check(CLI::IsMember({"local", "gloo", "mpi", "auto"}));
+  auto* workers = command->add_option("--workers", o->workers, "Workers to start")
+                      ->capture_default_str()
+                      ->check(CLI::Range(1, 1024));
+  command->add_option("--elements", o->elements, "Parameters in all")
+      ->capture_default_str()
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
+  command->add_option("--ratio", o->ratio, "Share that is sent")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-9, 1.0));
+  std::vector<std::string> names = {"all"};
+  names.insert(names.end(), kAlgorithms.begin(), kAlgorithms.end());
+  command
+      ->add_option(
+          "--algorithm", o->algorithms,
+          fmt::format("Any of {}; all_reduce sends the floats themselves", fmt::join(names, ", ")))
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
+  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
+  command->add_option("--steps", o->steps, "Steps to measure of each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--timeout", o->timeout_ms, "Milliseconds that a worker waits for another")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000000));
+  command->add_flag("--no-verify", o->no_verify,
+                    "Skip the comparison with a plain sum and of the workers' parameters");
+  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
+  command->add_flag("--quiet", o->quiet, "No progress");
+  command->callback([o, workers] {
+    o->workers_given = workers->count() > 0;
+    run(*o);
+  });
+}
+
+}  // namespace dgc::app

@@ -1,0 +1,137 @@
+// Compressed gradients of all workers, summed: the algorithms over a Group. docs/exchange.md has
+// the steps, bytes and messages of each.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dgc/compressor.h"
+#include "dgc/group.h"
+#include "dgc/state.h"
+
+namespace dgc {
+
+enum class Algorithm {
+  automatic,     ///< allgather or dense for each tensor, whichever is predicted to move fewer bytes
+  allgather,     ///< every message to everybody: exact DGC
+  owner,         ///< owners of index ranges select again; traffic does not grow with the workers
+  dense,         ///< selected entries in a dense reduce-scatter and gather; exact DGC
+  hierarchical,  ///< dense inside a host, allgather between hosts
+};
+std::string_view name_of(Algorithm algorithm) noexcept;
+Algorithm parse_algorithm(std::string_view name);
+
+struct ExchangeOptions {
+  Algorithm algorithm = Algorithm::automatic;
+  /// Parameters are hashed and compared every so many steps; 0 turns it off.
+  int check_parameters_every = 100;
+  /// Values of the dense algorithm: fp32, fp16 or bf16. Rounding errors go back into the residual.
+  ValueType dense_transport = ValueType::fp32;
+  /// Name of this machine for the hierarchical algorithm; empty: Group::host().
+  std::string host;
+};
+
+/// What one phase of an exchange moved, on this rank.
+struct Phase {
+  std::string name;
+  Traffic traffic;
+};
+
+/// Workers on one host, for the hierarchical algorithm.
+struct Topology {
+  int host = 0;  ///< which host this rank is on
+  int hosts = 1;
+  int local_rank = 0;  ///< place among the ranks of its host
+  int local_size = 1;
+  std::vector<int> local;         ///< ranks of this host
+  std::vector<int> counterparts;  ///< ranks with this local_rank, by host
+};
+/// Finds out who shares a host, by Group::host() or, where it is not empty, by `host` (for
+/// containers and network namespaces). Throws Error(configuration_mismatch) where hosts have
+/// unequal numbers of workers. A collective call.
+Topology find_topology(Group& group, const std::string& host = {});
+/// The part of each tensor that a worker compresses under the hierarchical algorithm: make its
+/// State of these, with rank `topology.host` of `topology.hosts`.
+std::vector<TensorSpec> share_of(const std::vector<TensorSpec>& model, const Topology& topology);
+
+/// What all ranks contributed to some tensors of a step, received and valid but not yet applied.
+class Bucket {
+ public:
+  Bucket();
+  Bucket(Bucket&&) noexcept;
+  Bucket& operator=(Bucket&&) noexcept;
+  ~Bucket();
+
+  /// By phase, in the order they ran.
+  const std::vector<Phase>& phases() const noexcept;
+  /// Bytes this worker emitted: its own message, or its dense array, once.
+  std::uint64_t message_bytes() const noexcept;
+  /// How many tensors went by each algorithm ("allgather 54, dense 107").
+  std::string choice() const;
+
+  struct Impl;
+  std::unique_ptr<Impl> impl;
+};
+
+/// One rank's side of the exchange of a model's gradients. All ranks make the same calls.
+///
+///     Exchange exchange(group, model, state, compress_options, exchange_options);
+///     exchange.step(gradients, parameters, -lr);
+///
+/// Errors: those of Compressor, of Group and of messages, with the peer named;
+/// configuration_mismatch from the constructor's handshake, naming the first difference; diverged.
+/// A rank on which a step fails tells the others, keeps its parameters, and gets back into u and v
+/// what it had selected.
+class Exchange {
+ public:
+  /// Compares version, world size, model, options and step of all ranks. `model` are the whole
+  /// tensors; `state` is made of them too, or of share_of() them for the hierarchical algorithm.
+  Exchange(Group& group, std::vector<TensorSpec> model, State& state, CompressOptions compress,
+           ExchangeOptions options);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  /// A whole step: `targets[tensor]` += alpha · the sum over all ranks. Gradients of the whole
+  /// tensors, in increasing order; targets for every tensor of the model.
+  Bucket step(std::span<const Gradient> gradients, std::span<const std::span<float>> targets,
+              float alpha, const Compressor::Call& call = {});
+
+  /// The parts of a step, for several buckets: collect each, apply all when all are there, then
+  /// commit; or restore if any failed.
+  Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {});
+  void apply(const Bucket& bucket, std::span<const std::span<float>> targets, float alpha) const;
+  /// Also compares parameter hashes when it is time to.
+  void commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets);
+  void restore() noexcept;
+
+  Compressor& compressor() noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Runs work on one thread of its own, in the order given: collect() of bucket after bucket, while
+/// backward goes on. Destruction waits for what was given.
+class Driver {
+ public:
+  Driver();
+  ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  std::future<Bucket> submit(std::function<Bucket()> work);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dgc

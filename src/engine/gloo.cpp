@@ -1,0 +1,482 @@
+// Workers as processes, each connected with each over TCP by Gloo.
+//
+// Gloo gives the transport only; rendezvous, collectives and the handling of failures are ours:
+// - Addresses travel through the store, so that a rank that never comes is known by its number.
+// - A rank that gives up first writes its cause to the store ("failed/<rank>", the board) and then
+//   closes its connections. Whoever finds a connection broken reads the board before it blames the
+//   peer at the other end, and so all ranks report the first cause.
+// - When a rank stalls, the others run out of time together, some of them waiting for each other.
+//   Each writes whom it waits for ("late/<rank>"); the one that all of it leads to and that writes
+//   nothing itself is the one to name.
+// - A message longer than its receive makes Gloo abort the process. Sizes are therefore agreed on
+//   before, by the collectives.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gloo/context.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/device.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "compiled.h"
+#include "dgc/engines.h"
+
+namespace dgc {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+/// How long a rank that lost a connection waits for the cause to appear on the board.
+constexpr milliseconds kBoardWait{300};
+constexpr milliseconds kBoardPoll{10};
+/// Everything a rank may have in the store.
+constexpr std::array kKeys{"address", "failed", "late", "closed"};
+
+/// Gloo writes to sockets without MSG_NOSIGNAL. While this lives, a broken connection raises no
+/// SIGPIPE in this thread; one that was already pending stays so.
+class NoSigpipe {
+ public:
+  NoSigpipe() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoSigpipe() {
+    const timespec at_once{};
+    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoSigpipe(const NoSigpipe&) = delete;
+  NoSigpipe& operator=(const NoSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_;
+  sigset_t before_;
+  bool was_pending_ = false;
+};
+
+/// Threads made while this lives take no signals but those of their own faults: no SIGPIPE, and the
+/// program's handlers run on the program's threads.
+class QuietThreads {
+ public:
+  QuietThreads() {
+    sigset_t quiet;
+    sigfillset(&quiet);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&quiet, fault);
+    pthread_sigmask(SIG_SETMASK, &quiet, &before_);
+  }
+  ~QuietThreads() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  QuietThreads(const QuietThreads&) = delete;
+  QuietThreads& operator=(const QuietThreads&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+/// Gloo itself crashes on a name that does not resolve.
+bool resolves(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return false;
+  ::freeaddrinfo(found);
+  return true;
+}
+
+std::string own_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+using Device = std::shared_ptr<gloo::transport::Device>;
+
+Device make_device(const GlooOptions& options) {
+  const QuietThreads quiet;
+  gloo::transport::tcp::attr attr;
+  if (!options.interface.empty() || !options.hostname.empty()) {
+    const bool by_interface = !options.interface.empty();
+    const std::string subject = by_interface ? fmt::format("interface '{}'", options.interface)
+                                             : fmt::format("hostname '{}'", options.hostname);
+    const std::string hint = "`ip address` lists interfaces and addresses of this machine";
+    attr.iface = options.interface;
+    attr.hostname = options.hostname;
+    if (!by_interface && !resolves(options.hostname)) {
+      throw Error(ErrorCode::invalid_argument, "gloo", subject, "does not resolve", hint);
+    }
+    // Gloo would find out too, but leaks its list of interfaces then.
+    if (by_interface && ::if_nametoindex(options.interface.c_str()) == 0) {
+      throw Error(ErrorCode::invalid_argument, "gloo", subject, "does not exist", hint);
+    }
+    try {
+      return gloo::transport::tcp::CreateDevice(attr);
+    } catch (const std::exception&) {
+      throw Error(ErrorCode::invalid_argument, "gloo", subject, "has no address to listen on here",
+                  hint);
+    }
+  }
+  const std::string name = own_name();
+  if (!name.empty() && resolves(name)) {
+    try {
+      attr.hostname = name;
+      return gloo::transport::tcp::CreateDevice(attr);
+    } catch (const std::exception&) {
+      // The name belongs to an address that is not here, as in some containers.
+    }
+  }
+  attr.hostname = "127.0.0.1";
+  return gloo::transport::tcp::CreateDevice(attr);
+}
+
+/// Gloo's context with a connection to each peer, made one by one so that failures have a name.
+class Mesh final : public gloo::Context {
+ public:
+  Mesh(int own_rank, int ranks, Device device, milliseconds timeout)
+      : gloo::Context(own_rank, ranks) {
+    device_ = std::move(device);
+    transportContext_ = device_->createContext(rank, size);
+    // Gloo waits five times this long for a connection; other waits have explicit deadlines.
+    transportContext_->setTimeout(std::max(timeout / 5, milliseconds(1)));
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank) transportContext_->createPair(peer);
+    }
+  }
+
+  /// Where each peer connects to, one after the other, all of the same length.
+  std::vector<std::byte> addresses() {
+    std::vector<std::byte> all;
+    for (int peer = 0; peer < size; ++peer) {
+      // Nobody reads the part of this rank itself.
+      const int other = peer != rank ? peer : (rank + 1) % size;
+      const std::vector<char> one = getPair(other)->address().bytes();
+      const auto bytes = std::as_bytes(std::span(one));
+      all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+  }
+
+  void connect(int peer, std::span<const std::byte> theirs) {
+    const std::size_t length = theirs.size() / static_cast<std::size_t>(size);
+    const auto mine = theirs.subspan(length * static_cast<std::size_t>(rank), length);
+    const char* const data = reinterpret_cast<const char*>(mine.data());
+    getPair(peer)->connect(std::vector<char>(data, data + length));
+  }
+};
+
+/// "[file:line] text" without its first part, which says nothing to users.
+std::string_view without_position(std::string_view text) {
+  const auto end = text.find("] ");
+  return text.starts_with("[") && end != std::string_view::npos ? text.substr(end + 2) : text;
+}
+
+milliseconds until(Clock::time_point deadline) {
+  // Never negative: -1 means "forever" to Gloo.
+  return std::max(milliseconds(0),
+                  std::chrono::duration_cast<milliseconds>(deadline - Clock::now()));
+}
+
+class GlooGroup final : public Group {
+ public:
+  GlooGroup(std::shared_ptr<RendezvousStore> store, const GlooOptions& options)
+      : Group(options.rank, options.size, options.timeout),
+        store_(std::move(store)),
+        name_(options.name),
+        host_(options.host_id.empty() ? this_host() : options.host_id),
+        sent_(static_cast<std::size_t>(options.size)),
+        received_(static_cast<std::size_t>(options.size)) {}
+
+  ~GlooGroup() override {
+    mesh_.reset();
+    if (joined_) leave();
+  }
+
+  std::string_view engine() const noexcept override { return "gloo"; }
+  std::string host() const override { return host_; }
+
+  void join(const GlooOptions& options) {
+    const auto deadline = Clock::now() + timeout();
+    for (const char* const what : kKeys) {
+      if (!store_->try_get(key(what, rank()))) continue;
+      throw Error(ErrorCode::invalid_argument, "rendezvous", fmt::format("rank {}", rank()),
+                  fmt::format("the store has '{}' already", key(what, rank())),
+                  "every run needs a store or a name of its own, every process a rank of its own");
+    }
+    joined_ = true;
+    try {
+      const NoSigpipe guard;
+      mesh_ = std::make_shared<Mesh>(rank(), size(), make_device(options), timeout());
+      store_->set(key("address", rank()), mesh_->addresses());
+      std::vector<std::vector<std::byte>> theirs(static_cast<std::size_t>(size()));
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer != rank()) theirs[static_cast<std::size_t>(peer)] = address_of(peer, deadline);
+      }
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer != rank()) connect(peer, theirs[static_cast<std::size_t>(peer)]);
+      }
+    } catch (const Error& error) {
+      fail(error);
+      throw;
+    } catch (const std::exception& error) {
+      const Error wrapped(ErrorCode::engine_unavailable, "gloo", fmt::format("rank {}", rank()),
+                          std::string(without_position(error.what())));
+      fail(wrapped);
+      throw Error(wrapped);
+    }
+  }
+
+ protected:
+  void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
+                   Deadline deadline) override {
+    // The last part of the time is kept for the board.
+    const Deadline last_wait = deadline - std::min(kBoardWait, timeout() / 8);
+    const NoSigpipe guard;
+    using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+    std::vector<Buffer> in;
+    std::vector<Buffer> out;
+    int peer = -1;
+    std::size_t first_in = 0;  // waits that are done so far
+    std::size_t first_out = 0;
+    try {
+      for (const Incoming& receive : receives) {
+        peer = receive.peer;
+        in.push_back(mesh_->createUnboundBuffer(receive.bytes.data(), receive.bytes.size()));
+        in.back()->recv(peer, received_[static_cast<std::size_t>(peer)]++);
+      }
+      for (const Outgoing& send : sends) {
+        peer = send.peer;
+        // Only read from: Gloo has one type for both directions.
+        out.push_back(mesh_->createUnboundBuffer(const_cast<std::byte*>(send.bytes.data()),
+                                                 send.bytes.size()));
+        out.back()->send(peer, sent_[static_cast<std::size_t>(peer)]++);
+      }
+      for (; first_in < receives.size(); ++first_in) {
+        peer = receives[first_in].peer;
+        in[first_in]->waitRecv(until(last_wait));
+      }
+      for (; first_out < sends.size(); ++first_out) {
+        peer = sends[first_out].peer;
+        out[first_out]->waitSend(until(last_wait));
+      }
+    } catch (const std::exception& error) {
+      std::vector<int> waiting{peer};
+      const bool late = Clock::now() >= last_wait;
+      for (std::size_t i = first_in + 1; late && i < in.size(); ++i) {
+        if (!arrived(*in[i])) waiting.push_back(receives[i].peer);
+      }
+      // From here on Gloo does not touch the caller's memory.
+      in.clear();
+      out.clear();
+      lost(waiting, late, error.what(), deadline);
+    }
+  }
+
+  void announce(const Error& cause) noexcept override {
+    if (!joined_) return;
+    try {
+      const std::string text = fmt::format("{}\n{}", static_cast<int>(cause.code()), cause.what());
+      store_->set(key("failed", rank()), std::as_bytes(std::span(text)));
+    } catch (const std::exception&) {
+      // The closed connections say at least that something happened.
+    }
+    close_connections();
+  }
+
+ private:
+  std::string key(const char* what, int of) const {
+    return fmt::format("{}/{}.{}", name_, what, of);
+  }
+
+  std::vector<std::byte> address_of(int peer, Clock::time_point deadline) {
+    for (;;) {
+      if (auto found = store_->get(key("address", peer), std::min(until(deadline), kBoardWait))) {
+        return std::move(*found);
+      }
+      throw_cause_from_board();
+      if (Clock::now() < deadline) continue;
+      throw Error(ErrorCode::timeout, "rendezvous", fmt::format("rank {}", peer),
+                  fmt::format("did not come within {} ms", timeout().count()),
+                  fmt::format("are all {} ranks started, with the same store?", size()));
+    }
+  }
+
+  void connect(int peer, std::span<const std::byte> theirs) {
+    try {
+      mesh_->connect(peer, theirs);
+    } catch (const std::exception& error) {
+      throw_cause_from_board();
+      throw Error(ErrorCode::peer_lost, "connect", fmt::format("rank {}", peer),
+                  std::string(without_position(error.what())),
+                  "give the interface of the network that the machines share; and was the store "
+                  "used before?");
+    }
+  }
+
+  static bool arrived(gloo::transport::UnboundBuffer& buffer) {
+    try {
+      return buffer.waitRecv(milliseconds(0));
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  /// `waiting`: the peer that was found broken, or all that had not answered in time.
+  [[noreturn]] void lost(const std::vector<int>& waiting, bool late, std::string_view detail,
+                         Deadline deadline) {
+    if (late) {
+      try {
+        const std::string text = fmt::format("{}", fmt::join(waiting, " "));
+        store_->set(key("late", rank()), std::as_bytes(std::span(text)));
+      } catch (const std::exception&) {
+        // Others may then suspect this rank, and are wrong, but they end.
+      }
+    }
+    // One whose connection broke may be ahead of the cause by the time it takes to write a file.
+    const Deadline patience = late ? deadline : std::min(Clock::now() + kBoardWait, deadline);
+    for (;;) {
+      throw_cause_from_board();
+      if (Clock::now() >= patience) break;
+      std::this_thread::sleep_for(kBoardPoll);
+    }
+    const int suspect = culprit(waiting);
+    const std::string subject = fmt::format("rank {}", suspect);
+    if (late || suspect != waiting.front()) {
+      throw Error(ErrorCode::timeout, "exchange", subject,
+                  fmt::format("did not answer for {} ms", timeout().count()));
+    }
+    throw Error(ErrorCode::peer_lost, "exchange", subject,
+                fmt::format("the connection broke: {}", without_position(detail)));
+  }
+
+  /// The first rank on the way of who waits for whom that is not itself known to be waiting.
+  int culprit(std::vector<int> waiting) {
+    const int fallback = waiting.front();
+    for (int step = 0; step < size(); ++step) {
+      std::vector<int> next;
+      for (const int peer : waiting) {
+        if (peer == rank()) continue;
+        std::optional<std::vector<std::byte>> entry;
+        try {
+          entry = store_->try_get(key("late", peer));
+        } catch (const std::exception&) {
+          return fallback;
+        }
+        if (!entry) return peer;
+        if (next.empty()) next = numbers(*entry);
+      }
+      if (next.empty()) return fallback;
+      waiting = std::move(next);
+    }
+    return fallback;  // in a circle: calls in different orders
+  }
+
+  static std::vector<int> numbers(std::span<const std::byte> text) {
+    std::istringstream stream(std::string(reinterpret_cast<const char*>(text.data()), text.size()));
+    return {std::istream_iterator<int>(stream), {}};
+  }
+
+  /// Throws Error(peer_failed) if another rank has given up.
+  void throw_cause_from_board() {
+    int who = -1;
+    std::string cause;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      std::optional<std::vector<std::byte>> entry;
+      try {
+        entry = store_->try_get(key("failed", peer));
+      } catch (const std::exception&) {
+        return;  // a store that went with its rank; the caller names the peer that it lost
+      }
+      if (!entry) continue;
+      const std::string_view text(reinterpret_cast<const char*>(entry->data()), entry->size());
+      const auto line = text.find('\n');
+      const std::string_view code = text.substr(0, line);
+      const bool consequence = code == std::to_string(static_cast<int>(ErrorCode::peer_lost)) ||
+                               code == std::to_string(static_cast<int>(ErrorCode::timeout));
+      // Something that went wrong at a rank explains connections that broke elsewhere.
+      if (who >= 0 && consequence) continue;
+      who = peer;
+      cause = line == std::string_view::npos ? text : text.substr(line + 1);
+      if (!consequence) break;
+    }
+    if (who < 0) return;
+    // The others find this rank gone, look at the board, and read the same.
+    close_connections();
+    throw Error(ErrorCode::peer_failed, "exchange", fmt::format("rank {}", who),
+                "gave up: " + cause);
+  }
+
+  void close_connections() noexcept {
+    if (!mesh_) return;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      try {
+        if (auto& pair = mesh_->getPair(peer)) pair->close();
+      } catch (const std::exception&) {
+        // Closed already.
+      }
+    }
+  }
+
+  /// Whoever leaves last removes what the group wrote. Earlier the board may still be needed.
+  void leave() noexcept {
+    try {
+      const std::byte mark{1};
+      store_->set(key("closed", rank()), {&mark, 1});
+      for (int peer = 0; peer < size(); ++peer) {
+        if (!store_->try_get(key("closed", peer))) return;
+      }
+    } catch (const std::exception&) {
+      return;
+    }
+    for (int peer = 0; peer < size(); ++peer) {
+      for (const char* const what : kKeys) {
+        store_->remove(key(what, peer));
+      }
+    }
+  }
+
+  std::shared_ptr<RendezvousStore> store_;
+  std::string name_;
+  std::string host_;
+  std::shared_ptr<Mesh> mesh_;
+  std::vector<std::uint64_t> sent_;      // messages so far to each peer: Gloo's slots
+  std::vector<std::uint64_t> received_;  // from each peer
+  bool joined_ = false;                  // has keys of its own in the store
+};
+
+}  // namespace
+
+bool detail::has_gloo() noexcept { return true; }
+
+std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore> store,
+                                       const GlooOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    throw Error(ErrorCode::invalid_argument, "gloo",
+                fmt::format("rank {} of {}", options.rank, options.size), "does not exist",
+                "ranks count from 0");
+  }
+  if (options.size > 1 && !store) {
+    throw Error(ErrorCode::invalid_argument, "gloo", "store", "is missing",
+                "processes need a place to find each other, e.g. make_file_store");
+  }
+  auto group = std::make_unique<GlooGroup>(std::move(store), options);
+  if (options.size > 1) group->join(options);
+  return group;
+}
+
+}  // namespace dgc

@@ -1,0 +1,13 @@
+#include "compiled.h"
+#include "dgc/engines.h"
+
+namespace dgc {
+
+bool detail::has_gloo() noexcept { return false; }
+
+std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore>, const GlooOptions&) {
+  throw Error(ErrorCode::engine_unavailable, "gloo", "engine", "is not in this build of dgc",
+              "install libgloo-dev and configure with -DDGC_WITH_GLOO=ON");
+}
+
+}  // namespace dgc

@@ -1,0 +1,22 @@
+// Every worker's message to every other; all are added in the order of the ranks. Exact DGC.
+#include "exchange/context.h"
+
+namespace dgc::exchange {
+
+void run_allgather(Context& context, std::span<const Gradient> gradients,
+                   const Compressor::Call& call, Bucket::Impl& bucket) {
+  std::vector<std::byte> mine(context.compressor.bound(gradients));
+  mine.resize(context.compressor.compress(gradients, mine, call));
+  bucket.message_bytes += mine.size();
+  std::vector<std::vector<std::byte>> all;
+  {
+    const PhaseMeter meter(context.group, bucket, "allgather");
+    all = all_gather(context.group, mine);
+  }
+  for (int rank = 0; rank < context.group.size(); ++rank) {
+    context.check_message(all[static_cast<std::size_t>(rank)], rank, "allgather", gradients);
+  }
+  for (auto& message : all) bucket.messages.push_back(std::move(message));
+}
+
+}  // namespace dgc::exchange

@@ -1,0 +1,330 @@
+#include "dgc/exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "dgc/version.h"
+#include "exchange/context.h"
+
+namespace dgc {
+
+Bucket::Bucket() : impl(std::make_unique<Impl>()) {}
+Bucket::Bucket(Bucket&&) noexcept = default;
+Bucket& Bucket::operator=(Bucket&&) noexcept = default;
+Bucket::~Bucket() = default;
+const std::vector<Phase>& Bucket::phases() const noexcept { return impl->phases; }
+std::uint64_t Bucket::message_bytes() const noexcept { return impl->message_bytes; }
+std::string Bucket::choice() const { return impl->choice; }
+
+namespace exchange {
+
+Load Context::load_of(std::size_t tensor) const {
+  const TensorSpec& spec = state.tensors()[tensor];
+  const std::uint64_t elements = spec.elements();
+  if (spec.dense) return {elements, elements};
+  const double ratio =
+      compressor.options().schedule.ratio_at(static_cast<std::int64_t>(state.step()));
+  return {elements, entries_at(ratio, elements)};
+}
+
+void Context::check_message(std::span<const std::byte> message, int sender, const char* phase,
+                            std::span<const Gradient> tensors) const {
+  const std::string peer = fmt::format("rank {}", sender);
+  MessageInfo info;
+  try {
+    info = inspect_message(message);
+  } catch (const Error& error) {
+    throw Error(error.code(), phase, peer,
+                fmt::format("sent a bad message at step {}: {}: {}", state.step(), error.subject(),
+                            error.problem()),
+                error.hint());
+  }
+  const auto mismatch = [&](const char* what, std::uint64_t theirs, std::uint64_t ours) {
+    throw Error(ErrorCode::configuration_mismatch, phase, peer,
+                fmt::format("sent a message with {} {}, {} expected", what, theirs, ours),
+                "nothing was applied");
+  };
+  if (info.header.step != state.step()) mismatch("step", info.header.step, state.step());
+  if (info.header.schema != compressor.options().schema) {
+    mismatch("schema", info.header.schema, compressor.options().schema);
+  }
+  if (info.header.sender != sender) {
+    mismatch("sender", info.header.sender, static_cast<std::uint64_t>(sender));
+  }
+  auto next = tensors.begin();
+  for (const FrameInfo& frame : info.frames) {
+    next = std::find_if(next, tensors.end(),
+                        [&](const Gradient& g) { return g.tensor == frame.tensor; });
+    if (next == tensors.end()) {
+      throw Error(ErrorCode::unknown_tensor, phase, peer,
+                  fmt::format("sent tensor {}, which is not of this bucket", frame.tensor),
+                  "nothing was applied");
+    }
+    if (frame.elements != next->values.size())
+      mismatch("tensor size", frame.elements, next->values.size());
+  }
+}
+
+PhaseMeter::PhaseMeter(const Group& group, Bucket::Impl& bucket, std::string name)
+    : group_(group), bucket_(bucket), name_(std::move(name)), before_(group.traffic()) {}
+
+PhaseMeter::~PhaseMeter() {
+  const Traffic moved = group_.traffic() - before_;
+  for (Phase& phase : bucket_.phases) {
+    if (phase.name != name_) continue;
+    phase.traffic = {phase.traffic.bytes_sent + moved.bytes_sent,
+                     phase.traffic.bytes_received + moved.bytes_received,
+                     phase.traffic.messages_sent + moved.messages_sent};
+    return;
+  }
+  bucket_.phases.push_back({std::move(name_), moved});
+}
+
+}  // namespace exchange
+
+namespace {
+
+using namespace exchange;
+
+/// Everything that has to be the same on all ranks, one fact a line.
+std::string describe(const Group& group, const std::vector<TensorSpec>& model, const State& state,
+                     const CompressOptions& compress, const ExchangeOptions& options) {
+  std::string text = fmt::format("dgc exchange protocol 1\nworld size {}\n", group.size());
+  for (const TensorSpec& tensor : model) {
+    text += fmt::format("tensor {} {} {}\n", tensor.name, tensor.shape_text(),
+                        tensor.dense ? "dense" : "sparse");
+  }
+  text += fmt::format("momentum {} nesterov {} masking {} clip_norm {}\n", compress.momentum,
+                      compress.nesterov, compress.masking, compress.clip_norm);
+  text += fmt::format("values {} dense values {} indices {}\n", name_of(compress.values),
+                      name_of(compress.dense_values), name_of(compress.indices));
+  text += fmt::format("algorithm {} transport {} check every {}\n", name_of(options.algorithm),
+                      name_of(options.dense_transport), options.check_parameters_every);
+  text += compress.schedule.describe();
+  text += fmt::format("workers {}\nstep {}\n", state.workers(), state.step());
+  return text;
+}
+
+}  // namespace
+
+struct Exchange::Impl {
+  Group& group;
+  std::vector<TensorSpec> model;
+  State& state;
+  Compressor compressor;
+  ExchangeOptions options;
+  std::optional<Topology> topology;
+  Context context{group, model, state, compressor, options};
+
+  Impl(Group& g, std::vector<TensorSpec> m, State& s, CompressOptions c, ExchangeOptions o)
+      : group(g),
+        model(std::move(m)),
+        state(s),
+        compressor(s, std::move(c)),
+        options(std::move(o)) {}
+
+  void check_state(const std::vector<TensorSpec>& expected, int rank, int workers) const {
+    if (state.tensors() != expected) {
+      throw Error(
+          ErrorCode::invalid_argument, "exchange", "state", "is not made of the model's tensors",
+          options.algorithm == Algorithm::hierarchical ? "make it of share_of(model, topology)"
+                                                       : "make it of the model");
+    }
+    if (state.rank() != static_cast<std::uint32_t>(rank) ||
+        state.workers() != static_cast<std::uint32_t>(workers)) {
+      throw Error(ErrorCode::invalid_argument, "exchange", "state",
+                  fmt::format("is of rank {} of {}, this is {} of {}", state.rank(),
+                              state.workers(), rank, workers));
+    }
+  }
+
+  /// The tensors that go densely under `automatic`; the same on every rank.
+  bool goes_densely(const Gradient& gradient) const {
+    const Load load = context.load_of(gradient.tensor);
+    const CompressOptions& c = compressor.options();
+    const ValueType values = load.entries == load.elements ? c.dense_values : c.values;
+    return dense_is_cheaper(load, values, options.dense_transport, group.size());
+  }
+
+  void collect(std::span<const Gradient> gradients, const Compressor::Call& call,
+               Bucket::Impl& bucket) {
+    switch (options.algorithm) {
+      case Algorithm::allgather:
+        run_allgather(context, gradients, call, bucket);
+        break;
+      case Algorithm::owner:
+        run_owner(context, gradients, call, bucket);
+        break;
+      case Algorithm::dense:
+        run_dense(context, gradients, call, bucket);
+        break;
+      case Algorithm::hierarchical:
+        run_hierarchical(context, *topology, gradients, call, bucket);
+        break;
+      case Algorithm::automatic: {
+        std::vector<Gradient> sparse;
+        std::vector<Gradient> dense;
+        for (const Gradient& g : gradients) (goes_densely(g) ? dense : sparse).push_back(g);
+        // Clipping is over all of them, so that its norm cannot be left to the parts.
+        Compressor::Call both = call;
+        if (!both.norm && compressor.options().clip_norm > 0.0)
+          both.norm = compressor.norm(gradients);
+        if (!sparse.empty()) run_allgather(context, sparse, both, bucket);
+        if (!dense.empty()) run_dense(context, dense, both, bucket);
+        bucket.choice = fmt::format("allgather {}, dense {}", sparse.size(), dense.size());
+        return;
+      }
+    }
+    bucket.choice = fmt::format("{} {}", name_of(options.algorithm), gradients.size());
+  }
+};
+
+Exchange::Exchange(Group& group, std::vector<TensorSpec> model, State& state,
+                   CompressOptions compress, ExchangeOptions options) {
+  if (options.dense_transport == ValueType::int8 || options.dense_transport == ValueType::sign) {
+    throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
+                fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
+                "use fp32, fp16 or bf16");
+  }
+  if (options.check_parameters_every < 0) {
+    throw Error(ErrorCode::invalid_argument, "exchange", "check_parameters_every",
+                fmt::format("{} is negative", options.check_parameters_every), "0 turns it off");
+  }
+  const std::string description = describe(group, model, state, compress, options);
+  impl_ = std::make_unique<Impl>(group, std::move(model), state, std::move(compress), options);
+  try {
+    handshake(group, description);
+    if (options.algorithm == Algorithm::hierarchical) {
+      impl_->topology = find_topology(group, impl_->options.host);
+      impl_->check_state(share_of(impl_->model, *impl_->topology), impl_->topology->host,
+                         impl_->topology->hosts);
+    } else {
+      impl_->check_state(impl_->model, group.rank(), group.size());
+    }
+  } catch (const Error& error) {
+    group.fail(error);
+    throw;
+  }
+}
+
+Exchange::~Exchange() = default;
+
+Compressor& Exchange::compressor() noexcept { return impl_->compressor; }
+
+Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call) {
+  Bucket bucket;
+  try {
+    impl_->collect(gradients, call, *bucket.impl);
+  } catch (const Error& error) {
+    impl_->group.fail(error);
+    // Groups know nothing of steps; users want to know where to go back to.
+    if (error.problem().find("step ") != std::string::npos) throw;
+    throw Error(error.code(), error.operation(), error.subject(),
+                fmt::format("{}, in step {}", error.problem(), impl_->state.step()), error.hint());
+  }
+  return bucket;
+}
+
+void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> targets,
+                     float alpha) const {
+  const Bucket::Impl& contents = *bucket.impl;
+  // Everything was validated by collect; sizes are checked here before the first write.
+  if (targets.size() != impl_->model.size()) {
+    throw Error(ErrorCode::shape_mismatch, "apply", "targets",
+                fmt::format("{} tensors, the model has {}", targets.size(), impl_->model.size()));
+  }
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t].size() == impl_->model[t].elements()) continue;
+    throw Error(ErrorCode::shape_mismatch, "apply", impl_->model[t].name,
+                fmt::format("{} elements, the model has {}", targets[t].size(),
+                            impl_->model[t].elements()));
+  }
+  for (std::size_t m = 0; m < contents.messages.size(); ++m) {
+    if (contents.offsets.empty()) {
+      decode_add(contents.messages[m], targets, alpha);
+      continue;
+    }
+    std::vector<std::span<float>> shares;
+    for (const FrameInfo& frame : inspect_message(contents.messages[m]).frames) {
+      shares.resize(frame.tensor + 1);
+      shares[frame.tensor] =
+          targets[frame.tensor].subspan(contents.offsets[m][frame.tensor], frame.elements);
+    }
+    decode_add(contents.messages[m], shares, alpha);
+  }
+  std::size_t at = 0;
+  for (const std::size_t tensor : contents.dense_tensors) {
+    for (float& x : targets[tensor]) x += alpha * contents.dense_sum[at++];
+  }
+}
+
+void Exchange::commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets) {
+  State& state = impl_->state;
+  for (const Bucket& bucket : buckets) {
+    for (const ResidualRange& range : bucket.impl->ranges) {
+      std::copy(range.values.begin(), range.values.end(),
+                state.residual(range.tensor).subspan(range.begin).begin());
+      if (!state.has_velocity() || !impl_->compressor.options().masking) continue;
+      for (const std::uint32_t index : range.masked) state.velocity(range.tensor)[index] = 0.0f;
+    }
+    for (const ResidualError& error : bucket.impl->errors) {
+      state.residual(error.tensor)[error.index] += error.value;
+    }
+  }
+  impl_->compressor.commit();
+  const int every = impl_->options.check_parameters_every;
+  if (every == 0 || state.step() % static_cast<std::uint64_t>(every) != 0) return;
+  try {
+    compare_parameters(impl_->group, targets, state.step());
+  } catch (const Error& error) {
+    impl_->group.fail(error);
+    throw;
+  }
+}
+
+void Exchange::restore() noexcept { impl_->compressor.restore(); }
+
+Bucket Exchange::step(std::span<const Gradient> gradients,
+                      std::span<const std::span<float>> targets, float alpha,
+                      const Compressor::Call& call) {
+  Bucket bucket;
+  try {
+    bucket = collect(gradients, call);
+    apply(bucket, targets, alpha);
+  } catch (...) {
+    restore();
+    throw;
+  }
+  commit({&bucket, 1}, targets);
+  return bucket;
+}
+
+std::string_view name_of(Algorithm algorithm) noexcept {
+  switch (algorithm) {
+    case Algorithm::automatic:
+      return "auto";
+    case Algorithm::allgather:
+      return "allgather";
+    case Algorithm::owner:
+      return "owner";
+    case Algorithm::dense:
+      return "dense";
+    case Algorithm::hierarchical:
+      return "hierarchical";
+  }
+  return "unknown";
+}
+
+Algorithm parse_algorithm(std::string_view name) {
+  for (const Algorithm a : {Algorithm::automatic, Algorithm::allgather, Algorithm::owner,
+                            Algorithm::dense, Algorithm::hierarchical}) {
+    if (name == name_of(a)) return a;
+  }
+  throw Error(ErrorCode::invalid_argument, "parse", fmt::format("algorithm '{}'", name),
+              "is unknown", "use one of: auto, allgather, owner, dense, hierarchical");
+}
+
+}  // namespace dgc

@@ -1,0 +1,70 @@
+// Ranks compare what they are before the first step, and what they have become every so often.
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <sstream>
+
+#include "dgc/collectives.h"
+#include "exchange/context.h"
+
+namespace dgc::exchange {
+namespace {
+
+std::vector<std::string> lines_of(std::span<const std::byte> bytes) {
+  std::istringstream text(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+void handshake(Group& group, const std::string& description) {
+  constexpr std::uint64_t kLimit = std::uint64_t{1} << 26;
+  const auto all = all_gather(group, std::as_bytes(std::span(description)), kLimit);
+  const std::vector<std::string> first = lines_of(all[0]);
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::vector<std::string> other = lines_of(all[static_cast<std::size_t>(rank)]);
+    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+      const std::string ours = i < first.size() ? first[i] : "nothing more";
+      const std::string theirs = i < other.size() ? other[i] : "nothing more";
+      if (ours == theirs) continue;
+      throw Error(ErrorCode::configuration_mismatch, "handshake", fmt::format("rank {}", rank),
+                  fmt::format("has '{}' where rank 0 has '{}'", theirs, ours),
+                  "start all ranks with the same model, options and checkpoint");
+    }
+  }
+}
+
+void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
+                        std::uint64_t step) {
+  std::uint64_t hash = 0;
+  for (const auto& tensor : parameters) hash = XXH64(tensor.data(), tensor.size_bytes(), hash);
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
+  const auto bytes = all_gather(group, std::as_bytes(std::span(&hash, 1)), sizeof hash);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (bytes[r].size() == sizeof hash) std::memcpy(&all[r], bytes[r].data(), sizeof hash);
+  }
+  std::map<std::uint64_t, int> votes;
+  for (const std::uint64_t theirs : all) ++votes[theirs];
+  if (votes.size() == 1) return;
+  // The minority is suspected; between two it is the higher rank.
+  const auto majority =
+      std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) {
+        return a.second != b.second ? a.second < b.second
+                                    : (a.first != all[0] && b.first == all[0]);
+      });
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (all[static_cast<std::size_t>(rank)] == majority->first) continue;
+    throw Error(ErrorCode::diverged, "compare parameters", fmt::format("rank {}", rank),
+                fmt::format("has other parameters than {} of {} ranks at step {}", majority->second,
+                            group.size(), step),
+                "go back to the last checkpoint; look for memory errors or different software on "
+                "that rank");
+  }
+}
+
+}  // namespace dgc::exchange

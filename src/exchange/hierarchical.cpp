@@ -1,0 +1,142 @@
+// Dense inside a host, sparse between hosts.
+//
+// Workers of a host average their gradients densely (reduce-scatter); each compresses its share of
+// every tensor and exchanges it with its counterparts on the other hosts; the messages of all
+// shares are then handed round inside the host. For the algorithm N is the number of hosts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "dgc/collectives.h"
+#include "exchange/context.h"
+
+namespace dgc {
+
+Topology find_topology(Group& group, const std::string& host_override) {
+  const std::string host = host_override.empty() ? group.host() : host_override;
+  std::vector<std::string> names;
+  for (const auto& bytes : all_gather(group, std::as_bytes(std::span(host)), 1 << 16)) {
+    names.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  std::map<std::string, std::vector<int>> by_host;
+  std::vector<std::string> order;  // hosts by their first rank
+  for (int rank = 0; rank < group.size(); ++rank) {
+    auto& ranks = by_host[names[static_cast<std::size_t>(rank)]];
+    if (ranks.empty()) order.push_back(names[static_cast<std::size_t>(rank)]);
+    ranks.push_back(rank);
+  }
+  Topology topology;
+  topology.hosts = static_cast<int>(order.size());
+  topology.local = by_host[names[static_cast<std::size_t>(group.rank())]];
+  topology.local_size = static_cast<int>(topology.local.size());
+  topology.local_rank =
+      static_cast<int>(std::find(topology.local.begin(), topology.local.end(), group.rank()) -
+                       topology.local.begin());
+  for (std::size_t h = 0; h < order.size(); ++h) {
+    const std::vector<int>& ranks = by_host[order[h]];
+    if (ranks.size() != topology.local.size()) {
+      throw Error(ErrorCode::configuration_mismatch, "topology",
+                  fmt::format("host of rank {}", ranks[0]),
+                  fmt::format("has {} workers, the host of rank {} has {}", ranks.size(),
+                              topology.local[0], topology.local.size()),
+                  "the hierarchical algorithm needs the same number on every host");
+    }
+    if (ranks[static_cast<std::size_t>(topology.local_rank)] == group.rank())
+      topology.host = static_cast<int>(h);
+    topology.counterparts.push_back(ranks[static_cast<std::size_t>(topology.local_rank)]);
+  }
+  return topology;
+}
+
+std::vector<TensorSpec> share_of(const std::vector<TensorSpec>& model, const Topology& topology) {
+  std::vector<TensorSpec> shares;
+  for (const TensorSpec& tensor : model) {
+    const Range range = part_of(tensor.elements(), topology.local_size, topology.local_rank);
+    shares.push_back({fmt::format("{}[{}:{}]", tensor.name, range.begin, range.end),
+                      {static_cast<std::int64_t>(range.size())},
+                      tensor.dense});
+  }
+  return shares;
+}
+
+namespace exchange {
+
+void run_hierarchical(Context& context, const Topology& topology,
+                      std::span<const Gradient> gradients, const Compressor::Call& call,
+                      Bucket::Impl& bucket) {
+  const auto local = make_subgroup(context.group, topology.local);
+  const auto across = make_subgroup(context.group, topology.counterparts);
+  const int workers = topology.local_size;
+
+  // Reduce-scatter: the local worker r gets everybody's part r of every tensor.
+  std::vector<std::vector<float>> outgoing(static_cast<std::size_t>(workers));
+  for (int r = 0; r < workers; ++r) {
+    for (const Gradient& gradient : gradients) {
+      const Range range = part_of(gradient.values.size(), workers, r);
+      const auto part = gradient.values.subspan(range.begin, range.size());
+      auto& out = outgoing[static_cast<std::size_t>(r)];
+      out.insert(out.end(), part.begin(), part.end());
+    }
+  }
+  std::vector<float> mean(outgoing[static_cast<std::size_t>(topology.local_rank)].size(), 0.0f);
+  {
+    const PhaseMeter meter(context.group, bucket, "reduce inside the host");
+    std::vector<std::span<const std::byte>> parts;
+    for (const auto& out : outgoing) parts.push_back(std::as_bytes(std::span(out)));
+    const auto received = all_to_all(*local, parts);
+    for (int r = 0; r < workers; ++r) {
+      const auto& bytes = received[static_cast<std::size_t>(r)];
+      if (bytes.size() != mean.size() * sizeof(float)) {
+        throw Error(
+            ErrorCode::bad_length, "reduce inside the host",
+            fmt::format("rank {}", topology.local[static_cast<std::size_t>(r)]),
+            fmt::format("sent {} bytes, {} expected", bytes.size(), mean.size() * sizeof(float)));
+      }
+      std::vector<float> theirs(mean.size());
+      if (!bytes.empty()) std::memcpy(theirs.data(), bytes.data(), bytes.size());
+      for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += theirs[i];
+    }
+    for (float& x : mean) x /= static_cast<float>(workers);
+  }
+
+  std::vector<Gradient> shares;
+  std::size_t begin = 0;
+  for (const Gradient& gradient : gradients) {
+    const std::size_t size = context.state.tensors()[gradient.tensor].elements();
+    shares.push_back({gradient.tensor, std::span(mean).subspan(begin, size)});
+    begin += size;
+  }
+  Context inside{*across, context.model, context.state, context.compressor, context.options};
+  Bucket::Impl part;
+  run_allgather(inside, shares, call, part);
+  bucket.message_bytes += part.message_bytes;
+  for (Phase& phase : part.phases) {
+    phase.name = "allgather between hosts";
+    bucket.phases.push_back(std::move(phase));
+  }
+
+  // Hand the messages of this share to the local workers, as they came. Their shares differ from
+  // ours by an element at most, but that has to be right.
+  for (std::size_t h = 0; h < part.messages.size(); ++h) {
+    const PhaseMeter meter(context.group, bucket, "gather inside the host");
+    auto from_local = all_gather(*local, part.messages[h]);
+    for (int r = 0; r < workers; ++r) {
+      std::vector<std::size_t> offsets(context.model.size());
+      std::vector<Gradient> theirs;
+      for (const Gradient& gradient : gradients) {
+        const Range range = part_of(gradient.values.size(), workers, r);
+        offsets[gradient.tensor] = range.begin;
+        theirs.push_back({gradient.tensor, gradient.values.subspan(range.begin, range.size())});
+      }
+      auto& message = from_local[static_cast<std::size_t>(r)];
+      context.check_message(message, static_cast<int>(h), "gather inside the host", theirs);
+      bucket.messages.push_back(std::move(message));
+      bucket.offsets.push_back(std::move(offsets));
+    }
+  }
+}
+
+}  // namespace exchange
+}  // namespace dgc

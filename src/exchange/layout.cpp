@@ -1,0 +1,78 @@
+#include "exchange/layout.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dgc::exchange {
+namespace {
+
+double bits_of(ValueType type) noexcept {
+  switch (type) {
+    case ValueType::fp32:
+      return 32.0;
+    case ValueType::fp16:
+    case ValueType::bf16:
+      return 16.0;
+    case ValueType::int8:
+      return 8.0;
+    case ValueType::sign:
+      return 1.0;
+  }
+  return 32.0;
+}
+
+}  // namespace
+
+std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tensors, int owners) {
+  double total = 0.0;
+  for (const Load& tensor : tensors) total += static_cast<double>(tensor.entries);
+  std::vector<std::vector<std::uint64_t>> cuts;
+  double before = 0.0;
+  for (const Load& tensor : tensors) {
+    auto& cut = cuts.emplace_back(static_cast<std::size_t>(owners) + 1, 0);
+    const auto entries = static_cast<double>(tensor.entries);
+    for (int o = 1; o < owners; ++o) {
+      // Where in this tensor the load of the first o owners ends.
+      const double wanted = total * o / owners - before;
+      const double share = entries > 0.0 ? std::clamp(wanted / entries, 0.0, 1.0) : 0.0;
+      cut[static_cast<std::size_t>(o)] =
+          static_cast<std::uint64_t>(share * static_cast<double>(tensor.elements));
+    }
+    cut.back() = tensor.elements;
+    before += entries;
+  }
+  return cuts;
+}
+
+std::uint64_t owner_entries(const Load& tensor, std::uint64_t range) noexcept {
+  if (range == 0 || tensor.elements == 0) return 0;
+  const double share = static_cast<double>(range) / static_cast<double>(tensor.elements);
+  const auto entries =
+      static_cast<std::uint64_t>(std::ceil(share * static_cast<double>(tensor.entries) - 1e-9));
+  return std::clamp<std::uint64_t>(entries, 1, range);
+}
+
+double allgather_bytes(const Load& tensor, ValueType values, int workers) noexcept {
+  const auto n = static_cast<double>(tensor.elements);
+  const auto k = static_cast<double>(tensor.entries);
+  if (k == 0.0) return 0.0;
+  const double value_bits = bits_of(values);
+  // Rice codes cost about 1.6 bits above log2 of the mean gap; a bitmap or a dense frame may cost
+  // less.
+  const double sparse = k * (value_bits + std::log2(std::max(1.0, n / k)) + 1.6);
+  const double frame = std::min({sparse, n + k * value_bits, n * value_bits}) / 8.0 + 12.0;
+  return frame * (workers - 1);
+}
+
+double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcept {
+  const auto n = static_cast<double>(tensor.elements);
+  return 2.0 * n * bits_of(transport) / 8.0 * (workers - 1) / workers;
+}
+
+bool dense_is_cheaper(const Load& tensor, ValueType values, ValueType transport,
+                      int workers) noexcept {
+  return workers > 1 &&
+         dense_bytes(tensor, transport, workers) < allgather_bytes(tensor, values, workers);
+}
+
+}  // namespace dgc::exchange

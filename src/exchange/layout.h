@@ -1,0 +1,33 @@
+// Rank arithmetic of the exchange, as pure functions: who owns what, and what it costs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dgc/collectives.h"
+#include "dgc/wire.h"
+
+namespace dgc::exchange {
+
+/// A tensor as far as its traffic is concerned.
+struct Load {
+  std::uint64_t elements;
+  std::uint64_t entries;  // k
+};
+
+/// Cuts the elements of all tensors, laid end to end, into `owners` runs of about equal numbers of
+/// expected entries. cuts[t][o] .. cuts[t][o + 1] is what owner o has of tensor t.
+std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tensors, int owners);
+
+/// Entries that the owner of `range` elements of a tensor selects: its share of k.
+std::uint64_t owner_entries(const Load& tensor, std::uint64_t range) noexcept;
+
+/// Bytes that a worker receives for one tensor, predicted alike on every rank.
+double allgather_bytes(const Load& tensor, ValueType values, int workers) noexcept;
+double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcept;
+
+/// Whether the dense algorithm is predicted to be the cheaper one for this tensor.
+bool dense_is_cheaper(const Load& tensor, ValueType values, ValueType transport,
+                      int workers) noexcept;
+
+}  // namespace dgc::exchange

@@ -1,0 +1,103 @@
+#include "dgc/address_store.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+namespace dgc {
+namespace {
+
+class AddressStore final : public RendezvousStore {
+ public:
+  AddressStore(const std::string& host, const c10d::TCPStoreOptions& options)
+      : address_(fmt::format("{}:{}", host, options.port)),
+        store_(reach([&] { return std::make_unique<c10d::TCPStore>(host, options); })) {}
+
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(value.data());
+    reach([&] { store_->set(key, std::vector<std::uint8_t>(bytes, bytes + value.size())); });
+  }
+
+  std::optional<std::vector<std::byte>> get(const std::string& key,
+                                            std::chrono::milliseconds timeout) override {
+    try {
+      store_->wait({key}, timeout);
+    } catch (const std::exception&) {
+      return {};  // not there in time, or the server is gone: nothing either way
+    }
+    return try_get(key);
+  }
+
+  std::optional<std::vector<std::byte>> try_get(const std::string& key) override {
+    return reach([&]() -> std::optional<std::vector<std::byte>> {
+      if (!store_->check({key})) return {};
+      const std::vector<std::uint8_t> value = store_->get(key);
+      const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
+      return std::vector<std::byte>(bytes, bytes + value.size());
+    });
+  }
+
+  void remove(const std::string& key) noexcept override {
+    try {
+      store_->deleteKey(key);
+    } catch (const std::exception&) {  // rank 0 may be gone already, and the key with it
+    }
+  }
+
+ private:
+  /// libtorch's errors carry a stack trace; the first line is what a user can read.
+  template <typename Work>
+  auto reach(Work&& work) -> decltype(work()) {
+    try {
+      return work();
+    } catch (const std::exception& error) {
+      const std::string text = error.what();
+      throw Error(
+          ErrorCode::io, "rendezvous", address_, text.substr(0, text.find('\n')),
+          "rank 0 must run there, with the same MASTER_ADDR and a MASTER_PORT that is free");
+    }
+  }
+
+  std::string address_;
+  std::unique_ptr<c10d::TCPStore> store_;
+};
+
+int number(const char* name, int largest) {
+  const char* const text = std::getenv(name);
+  int value = 0;
+  const char* const end = text == nullptr ? nullptr : text + std::strlen(text);
+  if (text == nullptr || std::from_chars(text, end, value).ptr != end || value < 0 ||
+      value > largest) {
+    throw Error(ErrorCode::invalid_argument, "rendezvous", name,
+                text == nullptr ? "is not set" : fmt::format("'{}' is not valid", text),
+                "rendezvous by address needs MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE");
+  }
+  return value;
+}
+
+}  // namespace
+
+std::shared_ptr<RendezvousStore> make_address_store(const std::string& host, std::uint16_t port,
+                                                    int rank, int size,
+                                                    std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.isServer = rank == 0;
+  options.numWorkers = static_cast<std::size_t>(size);
+  options.waitWorkers = false;  // the group waits for its ranks itself, and names who is missing
+  options.timeout = timeout;
+  return std::make_shared<AddressStore>(host, options);
+}
+
+std::shared_ptr<RendezvousStore> address_store_from_environment(std::chrono::milliseconds timeout) {
+  const char* const host = std::getenv("MASTER_ADDR");
+  if (host == nullptr || *host == '\0') return nullptr;
+  const auto port = static_cast<std::uint16_t>(number("MASTER_PORT", 65535));
+  const int size = number("WORLD_SIZE", 1 << 16);
+  return make_address_store(host, port, number("RANK", size - 1), size, timeout);
+}
+
+}  // namespace dgc

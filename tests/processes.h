@@ -1,0 +1,104 @@
+// Ranks as processes of the test, on Gloo.
+#pragma once
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dgc/engines.h"
+
+namespace dgc::test {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "dgc-gloo-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// One process for each rank. None outlives this object, nor the test.
+class Ranks {
+ public:
+  Ranks(int size, const std::function<void(int rank)>& work) {
+    const pid_t parent = ::getpid();
+    for (int rank = 0; rank < size; ++rank) {
+      const pid_t pid = ::fork();
+      if (pid == 0) {
+        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (::getppid() != parent) ::_exit(3);
+        try {
+          work(rank);
+        } catch (const std::exception& error) {
+          fmt::print(stderr, "rank {}: {}\n", rank, error.what());
+          ::_exit(1);
+        }
+        ::_exit(0);
+      }
+      pids_.push_back(pid);
+    }
+  }
+  ~Ranks() {
+    for (const pid_t pid : pids_) {
+      if (pid <= 0) continue;
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  void signal(int rank, int number) { ::kill(pids_[static_cast<std::size_t>(rank)], number); }
+
+  /// "" if the rank ends well within the time.
+  std::string wait(int rank, std::chrono::steady_clock::time_point deadline) {
+    pid_t& pid = pids_[static_cast<std::size_t>(rank)];
+    for (;;) {
+      int status = 0;
+      if (::waitpid(pid, &status, WNOHANG) == pid) {
+        pid = -1;
+        if (WIFSIGNALED(status)) return fmt::format("rank {}: signal {}", rank, WTERMSIG(status));
+        return WEXITSTATUS(status) == 0
+                   ? ""
+                   : fmt::format("rank {}: exit code {}", rank, WEXITSTATUS(status));
+      }
+      if (std::chrono::steady_clock::now() >= deadline)
+        return fmt::format("rank {}: still running", rank);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+inline std::unique_ptr<Group> join(const std::filesystem::path& folder, int rank, int size,
+                                   std::chrono::milliseconds timeout, std::string name = "dgc") {
+  return make_gloo_group(
+      make_file_store(folder),
+      {.rank = rank, .size = size, .timeout = timeout, .host_id = {}, .name = std::move(name)});
+}
+
+}  // namespace dgc::test
