@@ -18,6 +18,7 @@ build:
 demo: build
 	build/dgc info
 	build/dgc bench wire
+	build/dgc bench exchange --workers 4 --elements 2560000
 	build/dgc bench compress --threads 1,2
 
 test: build

@@ -165,6 +165,26 @@ TEST(Exchange, HierarchicalAtRatioOneAveragesEverything) {
   }
 }
 
+// The norm is that of the host's mean over all shares, and the threshold that of N = hosts.
+TEST(Exchange, HierarchicalClipsByTheNormOfTheWholeGradient) {
+  Training setup{.algorithm = Algorithm::hierarchical, .steps = 1, .workers_per_host = 2};
+  setup.compress.schedule = Schedule(1.0);
+  setup.compress.momentum = 0.0f;
+  const auto free = train(4, setup);
+  setup.compress.clip_norm = 1.0;
+  const auto clipped = train(4, setup);
+  expect_identical(clipped);
+  // Both hosts clip, each by its own factor; with one host there is one, and it is exact.
+  setup.workers_per_host = 4;
+  const auto one_host = train(4, setup);
+  double squares = 0.0;
+  for (const auto& tensor : one_host[0]) {
+    for (const float x : tensor) squares += static_cast<double>(x) * x;
+  }
+  EXPECT_NEAR(std::sqrt(squares), 1.0, 1e-4);
+  EXPECT_LT(std::fabs(clipped[0][0][0]), std::fabs(free[0][0][0]));
+}
+
 // Nothing is lost: what all ranks put in equals what was applied plus all residuals. Masking is
 // off, because it drops velocity on purpose.
 TEST(Exchange, WhatWentInIsAppliedOrStillInAResidual) {

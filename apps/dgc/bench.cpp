@@ -105,7 +105,9 @@ void GradientSource::fill(std::span<float> out, float scale) {
 
 void add_bench(CLI::App& app) {
   auto* bench = app.add_subcommand("bench", "Measure speed and size on this machine");
-  bench->footer("Example:\n  dgc bench compress --threads 1,2\n  dgc bench wire --json");
+  bench->footer(
+      "Example:\n  dgc bench compress --threads 1,2\n  dgc bench wire --json\n  dgc bench exchange "
+      "--workers 8");
   bench->require_subcommand(1);
   add_bench_compress(*bench);
   add_bench_exchange(*bench);

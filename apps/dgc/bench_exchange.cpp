@@ -1,25 +1,15 @@
 // dgc bench exchange: bytes, messages and time of each algorithm, among workers on this machine or
 // among those that mpirun (or RANK and WORLD_SIZE) started.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
-#include <system_error>
 #include <thread>
 
 #include "bench.h"
@@ -27,7 +17,9 @@
 #include "dgc/engines.h"
 #include "dgc/exchange.h"
 #include "exchange/layout.h"
+#include "launcher.h"
 #include "output.h"
+#include "rendezvous.h"
 
 namespace dgc::app {
 namespace {
@@ -39,8 +31,12 @@ constexpr float kAlpha = -0.1f;
 
 /// Not an algorithm of Exchange: the floats themselves, for comparison.
 const std::string kPlain = "all_reduce";
-const std::vector<std::string> kAlgorithms = {"auto",  "allgather",    "owner",
-                                              "dense", "hierarchical", kPlain};
+/// The engine's own, where it has one.
+const std::string kNative = "gloo allreduce";
+const std::vector<std::string> kAlgorithms = {"auto",         "allgather", "owner", "dense",
+                                              "hierarchical", kPlain,      kNative};
+
+bool is_plain(const std::string& algorithm) { return algorithm == kPlain || algorithm == kNative; }
 
 struct Options {
   std::string engine;
@@ -293,11 +289,11 @@ nlohmann::json measure(Group& group, const Options& options, const Topology& top
 }
 
 /// The floats of the gradient, not compressed at all.
-nlohmann::json measure_plain(Group& group, const Options& options) {
+nlohmann::json measure_plain(Group& group, const Options& options, const std::string& algorithm) {
   std::vector<float> values(options.elements);
   nlohmann::json runs = nlohmann::json::array();
   Traffic moved;
-  Progress progress(kPlain, static_cast<std::size_t>(kWarmup + options.steps),
+  Progress progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
                     options.quiet || group.rank() != 0);
   for (int i = 0; i < kWarmup + options.steps; ++i) {
     // Small whole numbers: sums are exact in any order.
@@ -307,16 +303,25 @@ nlohmann::json measure_plain(Group& group, const Options& options) {
     barrier(group);
     const Traffic before = group.traffic();
     const auto start = std::chrono::steady_clock::now();
-    all_reduce(group, values);
+    if (algorithm == kPlain) {
+      all_reduce(group, values);
+      moved = group.traffic() - before;
+    } else if (group.native_all_reduce(values)) {
+      // Gloo does not count: what a ring moves.
+      const auto peers = static_cast<std::uint64_t>(group.size() - 1);
+      const std::uint64_t bytes = values.size() * 8 * peers / (peers + 1);
+      moved = {bytes, bytes, 2 * peers};
+    } else {
+      return {};
+    }
     if (i >= kWarmup) runs.push_back(milliseconds_since(start));
-    moved = group.traffic() - before;
     progress.advance();
   }
   const auto ranks = static_cast<std::size_t>(group.size());
   for (std::size_t e = 0; e < values.size() && !options.no_verify; ++e) {
     const auto expected = static_cast<float>((e % 61) * (ranks * (ranks + 1) / 2));
     if (values[e] != expected)
-      wrong(kPlain, fmt::format("{} at index {}, not {}", values[e], e, expected));
+      wrong(algorithm, fmt::format("{} at index {}, not {}", values[e], e, expected));
   }
   return {{"message_bytes", 0},
           {"dense_elements", options.elements},
@@ -328,7 +333,7 @@ nlohmann::json measure_plain(Group& group, const Options& options) {
 /// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
 double formula_bytes(const std::string& algorithm, double m, double dense, int workers, int hosts) {
   const double n = workers;
-  if (algorithm == kPlain) return (n - 1) * 8.0 * dense / n;
+  if (is_plain(algorithm)) return (n - 1) * 8.0 * dense / n;
   if (algorithm == "owner") {
     return 2.0 * (n - 1) * ((m - kMessageOverhead) / n + kMessageOverhead + 8.0);
   }
@@ -339,7 +344,7 @@ double formula_bytes(const std::string& algorithm, double m, double dense, int w
   }
   double bytes = 0.0;
   if (m > 0.0) bytes += (n - 1) * (m + 8.0);
-  if (dense > 0.0) bytes += (n - 1) * (8.0 * dense / n + 16.0);
+  if (dense > 0.0) bytes += (n - 1) * 8.0 * dense / n;
   return bytes;
 }
 
@@ -388,7 +393,7 @@ nlohmann::json combine(const std::string& algorithm, const Group& group, const O
   row["hosts"] = hierarchical ? topology.hosts : group.size();
   row["elements"] = options.elements;
   row["ratio"] = options.ratio;
-  row["values"] = algorithm == kPlain ? "fp32" : options.values;
+  row["values"] = is_plain(algorithm) ? "fp32" : options.values;
   row["bytes_sent"] = sent;
   row["bytes_received"] = received;
   row["messages"] = messages;
@@ -450,9 +455,10 @@ nlohmann::json work(Group& group, const Options& options) {
   nlohmann::json results = nlohmann::json::array();
   for (const std::string& algorithm : kAlgorithms) {
     if (!options.wants(algorithm)) continue;
-    const nlohmann::json mine = algorithm == kPlain
-                                    ? measure_plain(group, options)
+    const nlohmann::json mine = is_plain(algorithm)
+                                    ? measure_plain(group, options, algorithm)
                                     : measure(group, options, topology, parse_algorithm(algorithm));
+    if (mine.is_null()) continue;  // this engine has no such thing
     const std::string text = mine.dump();
     std::vector<nlohmann::json> ranks;
     for (const auto& bytes : all_gather(group, std::as_bytes(std::span(text)), 1 << 26)) {
@@ -507,210 +513,23 @@ nlohmann::json run_threads(const Options& options) {
   return results;
 }
 
-volatile std::sig_atomic_t interrupted = 0;
-
-/// Notes SIGINT, SIGTERM and SIGHUP while it lives.
-class Interrupts {
- public:
-  Interrupts() {
-    struct sigaction action {};
-    action.sa_handler = [](int number) { interrupted = number; };
-    for (std::size_t i = 0; i < std::size(kSignals); ++i)
-      sigaction(kSignals[i], &action, &before_[i]);
-  }
-  ~Interrupts() {
-    for (std::size_t i = 0; i < std::size(kSignals); ++i)
-      sigaction(kSignals[i], &before_[i], nullptr);
-  }
-  Interrupts(const Interrupts&) = delete;
-  Interrupts& operator=(const Interrupts&) = delete;
-
- private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
-  struct sigaction before_[std::size(kSignals)];
-};
-
-/// A folder for the rendezvous, gone with this object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dgc-bench-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::io, "bench exchange", pattern,
-                  "cannot make it: " + std::generic_category().message(errno), "set TMPDIR");
-    }
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// A rank as a process of its own, and what it says on stderr. Killed with this object.
-class Child {
- public:
-  Child(int rank, const Options& options, const std::string& store) : rank_(rank) {
-    std::vector<std::string> words = {"dgc", "bench", "exchange", "--engine", "gloo"};
-    const auto add = [&words](const char* name, const auto& value) {
-      words.emplace_back(name);
-      words.push_back(fmt::format("{}", value));
-    };
-    add("--elements", options.elements);
-    add("--ratio", options.ratio);
-    add("--algorithm", fmt::format("{}", fmt::join(options.algorithms, ",")));
-    add("--values", options.values);
-    add("--steps", options.steps);
-    add("--timeout", options.timeout_ms);
-    if (options.no_verify) words.emplace_back("--no-verify");
-    if (options.as_json) words.emplace_back("--json");
-    if (options.quiet) words.emplace_back("--quiet");
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) cannot_start();
-    const pid_t parent = ::getpid();
-    pid_ = ::fork();
-    if (pid_ < 0) {
-      ::close(ends[0]);
-      ::close(ends[1]);
-      cannot_start();
-    }
-    if (pid_ == 0) {
-      // No threads yet, so that everything may be called here.
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);
-      ::setenv("RANK", std::to_string(rank).c_str(), 1);
-      ::setenv("WORLD_SIZE", std::to_string(options.workers).c_str(), 1);
-      ::setenv("DGC_STORE", store.c_str(), 1);
-      ::dup2(ends[1], STDERR_FILENO);
-      ::execv("/proc/self/exe", arguments.data());
-      fmt::print(stderr, "cannot run /proc/self/exe: {}\n", std::generic_category().message(errno));
-      ::_exit(1);
-    }
-    ::close(ends[1]);
-    errors_ = ends[0];
-    ::fcntl(errors_, F_SETFL, O_NONBLOCK);
-  }
-  ~Child() {
-    if (!status_) {
-      ::kill(pid_, SIGKILL);
-      int status = 0;
-      while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-      }
-    }
-    ::close(errors_);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  int rank() const { return rank_; }
-  int errors() const { return open_ ? errors_ : -1; }
-  const std::deque<std::string>& last_lines() const { return lines_; }
-
-  /// Takes what there is on stderr. Progress of rank 0 is shown; its errors wait for the end.
-  void read() {
-    char block[4096];
-    for (;;) {
-      const ssize_t count = ::read(errors_, block, sizeof block);
-      if (count < 0 && errno == EINTR) continue;
-      if (count == 0) open_ = false;
-      if (count <= 0) break;
-      rest_.append(block, static_cast<std::size_t>(count));
-      for (auto end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n')) {
-        if (rank_ == 0 && !rest_.starts_with("dgc: "))
-          fmt::print(stderr, "{}", rest_.substr(0, end + 1));
-        lines_.push_back(rest_.substr(0, end));
-        rest_.erase(0, end + 1);
-        if (lines_.size() > kLines) lines_.pop_front();
-      }
-    }
-  }
-
-  /// Whether it has ended; does not wait.
-  bool ended() {
-    int status = 0;
-    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
-    return status_.has_value();
-  }
-  /// How it ended, if not well.
-  std::optional<std::string> failure() const {
-    if (WIFSIGNALED(*status_)) {
-      return fmt::format("was ended by signal {} ({})", WTERMSIG(*status_),
-                         ::strsignal(WTERMSIG(*status_)));
-    }
-    if (WEXITSTATUS(*status_) == 0) return std::nullopt;
-    return fmt::format("ended with exit status {}", WEXITSTATUS(*status_));
-  }
-
- private:
-  static constexpr std::size_t kLines = 10;
-
-  [[noreturn]] void cannot_start() const {
-    throw Error(ErrorCode::io, "bench exchange", fmt::format("rank {}", rank_),
-                "cannot be started: " + std::generic_category().message(errno));
-  }
-
-  int rank_;
-  pid_t pid_ = -1;
-  int errors_ = -1;
-  bool open_ = true;
-  std::optional<int> status_;
-  std::string rest_;
-  std::deque<std::string> lines_;
-};
-
-/// Waits for all; throws as soon as one fails.
-void wait_for(const std::vector<std::unique_ptr<Child>>& children) {
-  for (;;) {
-    bool running = false;
-    std::vector<pollfd> waiting;
-    for (const auto& child : children) {
-      // In this order, so that nothing said before the end is missed.
-      const bool ended = child->ended();
-      child->read();
-      if (!ended) {
-        running = true;
-        waiting.push_back({child->errors(), POLLIN, 0});
-        continue;
-      }
-      const auto failure = child->failure();
-      if (!failure) continue;
-      if (interrupted != 0) return;
-      for (const std::string& line : child->last_lines()) {
-        fmt::print(stderr, "rank {}: {}\n", child->rank(), line);
-      }
-      throw Error(ErrorCode::peer_failed, "bench exchange", fmt::format("rank {}", child->rank()),
-                  *failure);
-    }
-    if (!running || interrupted != 0) return;
-    constexpr int kPollMilliseconds = 20;
-    ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
-  }
-}
-
 /// Processes, of which rank 0 prints the results.
 void run_processes(const Options& options) {
-  interrupted = 0;
-  {
-    const Interrupts interrupts;
-    const TemporaryFolder store;
-    std::vector<std::unique_ptr<Child>> children;
-    for (int r = 0; r < options.workers && interrupted == 0; ++r) {
-      children.push_back(std::make_unique<Child>(r, options, store.path()));
-    }
-    wait_for(children);
-  }
-  // Everything is cleared away: now end as if the signal had not been caught.
-  if (interrupted != 0) ::raise(interrupted);
+  std::vector<std::string> words = {"bench", "exchange", "--engine", "gloo"};
+  const auto add = [&words](const char* name, const auto& value) {
+    words.emplace_back(name);
+    words.push_back(fmt::format("{}", value));
+  };
+  add("--elements", options.elements);
+  add("--ratio", options.ratio);
+  add("--algorithm", fmt::format("{}", fmt::join(options.algorithms, ",")));
+  add("--values", options.values);
+  add("--steps", options.steps);
+  add("--timeout", options.timeout_ms);
+  if (options.no_verify) words.emplace_back("--no-verify");
+  if (options.as_json) words.emplace_back("--json");
+  if (options.quiet) words.emplace_back("--quiet");
+  launch(options.workers, words);
 }
 
 void print(const nlohmann::json& results, const Options& options) {
@@ -770,7 +589,7 @@ void run(const Options& options) {
   const bool joins =
       engine == "mpi" || (engine == "gloo" && is_set("RANK") && is_set("WORLD_SIZE"));
   if (joins) {
-    const auto group = make_group(engine, std::chrono::milliseconds(options.timeout_ms));
+    const auto group = join_group(engine, std::chrono::milliseconds(options.timeout_ms));
     const nlohmann::json results = work_and_tell(*group, options);
     if (group->rank() == 0) print(results, options);
     return;

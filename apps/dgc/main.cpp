@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
       "  dgc info                                what this build can do on this machine\n"
       "  dgc bench compress                      speed of a compression step\n"
       "  dgc bench wire                          size and speed of the wire format\n"
+      "  dgc bench exchange                      bytes and time of each exchange algorithm\n"
       "  dgc inspect FILE                        what is in a message or state file\n\n"
       "`dgc COMMAND --help` explains each, with examples.",
       "dgc"};

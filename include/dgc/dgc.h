@@ -1,8 +1,12 @@
 // Everything in dgc::core.
 #pragma once
 
+#include "dgc/collectives.h"
 #include "dgc/compressor.h"
+#include "dgc/engines.h"
 #include "dgc/error.h"
+#include "dgc/exchange.h"
+#include "dgc/group.h"
 #include "dgc/schedule.h"
 #include "dgc/state.h"
 #include "dgc/target.h"

@@ -12,7 +12,9 @@
 //   before, by the collectives.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <gloo/allreduce.h>
 #include <gloo/context.h>
+#include <gloo/math.h>
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
@@ -207,6 +209,28 @@ class GlooGroup final : public Group {
 
   std::string_view engine() const noexcept override { return "gloo"; }
   std::string host() const override { return host_; }
+
+  bool native_all_reduce(std::span<float> values) override {
+    if (failure()) throw Error(*failure());
+    if (size() == 1 || values.empty()) return true;
+    const NoSigpipe guard;
+    gloo::AllreduceOptions options(mesh_);
+    options.setOutput(values.data(), values.size());
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setReduceFunction([](void* sum, const void* a, const void* b, std::size_t count) {
+      gloo::sum<float>(sum, a, b, count);
+    });
+    options.setTimeout(timeout());
+    try {
+      gloo::allreduce(options);
+    } catch (const std::exception& error) {
+      const Error wrapped(ErrorCode::peer_lost, "allreduce", fmt::format("rank {}", rank()),
+                          std::string(without_position(error.what())));
+      fail(wrapped);
+      throw Error(wrapped);
+    }
+    return true;
+  }
 
   void join(const GlooOptions& options) {
     const auto deadline = Clock::now() + timeout();

@@ -66,6 +66,13 @@ void run_dense(Context& context, std::span<const Gradient> gradients, const Comp
   std::vector<float> values = selected_entries(context, gradients, call, begins, total);
   bucket.message_bytes += wire::value_bytes(type, total);
 
+  const PhaseMeter meter(group, bucket, "dense");
+  if (type == ValueType::fp32) {
+    all_reduce(group, values);
+    bucket.dense_sum = std::move(values);
+    return;
+  }
+
   const auto keep_error = [&](std::size_t at, float error) {
     if (error == 0.0f) return;
     const auto next = std::upper_bound(begins.begin(), begins.end(), at);
@@ -78,9 +85,8 @@ void run_dense(Context& context, std::span<const Gradient> gradients, const Comp
     return std::span(values).subspan(range.begin, range.size());
   };
   const std::size_t own_begin = part_of(total, group.size(), group.rank()).begin;
-  const std::vector<float> exact = type == ValueType::fp32 ? std::vector<float>{} : values;
+  const std::vector<float> exact = values;
 
-  const PhaseMeter meter(group, bucket, "dense");
   std::vector<std::vector<std::byte>> parts;
   for (int r = 0; r < group.size(); ++r) parts.push_back(rounded(type, part(r)));
   for (std::size_t i = 0; i < exact.size(); ++i) keep_error(i, exact[i] - values[i]);
@@ -95,7 +101,7 @@ void run_dense(Context& context, std::span<const Gradient> gradients, const Comp
     // The first is copied and not added to zero, or -0 would become 0.
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = r == 0 ? theirs[i] : sum[i] + theirs[i];
   }
-  const std::vector<float> exact_sum = type == ValueType::fp32 ? std::vector<float>{} : sum;
+  const std::vector<float> exact_sum = sum;
   const std::vector<std::byte> mine = rounded(type, sum);
   for (std::size_t i = 0; i < exact_sum.size(); ++i)
     keep_error(own_begin + i, exact_sum[i] - sum[i]);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -101,6 +102,12 @@ void run_hierarchical(Context& context, const Topology& topology,
     for (float& x : mean) x /= static_cast<float>(workers);
   }
 
+  if (call.norm) {
+    throw Error(
+        ErrorCode::invalid_argument, "hierarchical", "norm",
+        "clipping is by the norm of the host's mean gradient, which no worker can know before",
+        "give the whole step in one call, without a norm");
+  }
   std::vector<Gradient> shares;
   std::size_t begin = 0;
   for (const Gradient& gradient : gradients) {
@@ -108,9 +115,21 @@ void run_hierarchical(Context& context, const Topology& topology,
     shares.push_back({gradient.tensor, std::span(mean).subspan(begin, size)});
     begin += size;
   }
+  // Clipping is over the whole gradient, of which this worker has a share: add up the squares.
+  Compressor::Call whole = call;
+  if (context.compressor.options().clip_norm > 0.0) {
+    const double mine = context.compressor.norm(shares);
+    double squares = 0.0;
+    for (const auto& bytes : all_gather(*local, std::as_bytes(std::span(&mine, 1)), sizeof mine)) {
+      double theirs = 0.0;
+      if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
+      squares += theirs * theirs;
+    }
+    whole.norm = std::sqrt(squares);
+  }
   Context inside{*across, context.model, context.state, context.compressor, context.options};
   Bucket::Impl part;
-  run_allgather(inside, shares, call, part);
+  run_allgather(inside, shares, whole, part);
   bucket.message_bytes += part.message_bytes;
   for (Phase& phase : part.phases) {
     phase.name = "allgather between hosts";

@@ -1,0 +1,220 @@
+#include "launcher.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "dgc/error.h"
+
+namespace dgc::app {
+namespace {
+
+volatile std::sig_atomic_t interrupted = 0;
+
+/// Notes SIGINT, SIGTERM and SIGHUP while it lives.
+class Interrupts {
+ public:
+  Interrupts() {
+    struct sigaction action {};
+    action.sa_handler = [](int number) { interrupted = number; };
+    for (std::size_t i = 0; i < std::size(kSignals); ++i)
+      sigaction(kSignals[i], &action, &before_[i]);
+  }
+  ~Interrupts() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i)
+      sigaction(kSignals[i], &before_[i], nullptr);
+  }
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+ private:
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  struct sigaction before_[std::size(kSignals)];
+};
+
+/// A folder for the rendezvous, gone with this object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "dgc-launch-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) {
+      throw Error(ErrorCode::io, "launch", pattern,
+                  "cannot make it: " + std::generic_category().message(errno), "set TMPDIR");
+    }
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A rank as a process of its own, and what it says on stderr. Killed with this object.
+class Child {
+ public:
+  Child(int rank, int workers, std::vector<std::string> words, const std::string& store)
+      : rank_(rank) {
+    words.insert(words.begin(), "dgc");
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) cannot_start();
+    const pid_t parent = ::getpid();
+    pid_ = ::fork();
+    if (pid_ < 0) {
+      ::close(ends[0]);
+      ::close(ends[1]);
+      cannot_start();
+    }
+    if (pid_ == 0) {
+      // No threads yet, so that everything may be called here.
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
+      ::setenv("RANK", std::to_string(rank).c_str(), 1);
+      ::setenv("WORLD_SIZE", std::to_string(workers).c_str(), 1);
+      ::setenv("DGC_STORE", store.c_str(), 1);
+      ::dup2(ends[1], STDERR_FILENO);
+      ::execv("/proc/self/exe", arguments.data());
+      fmt::print(stderr, "cannot run /proc/self/exe: {}\n", std::generic_category().message(errno));
+      ::_exit(1);
+    }
+    ::close(ends[1]);
+    errors_ = ends[0];
+    ::fcntl(errors_, F_SETFL, O_NONBLOCK);
+  }
+  ~Child() {
+    if (!status_) {
+      ::kill(pid_, SIGKILL);
+      int status = 0;
+      while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+      }
+    }
+    ::close(errors_);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  int rank() const { return rank_; }
+  int errors() const { return open_ ? errors_ : -1; }
+  const std::deque<std::string>& last_lines() const { return lines_; }
+
+  /// Takes what there is on stderr. Progress of rank 0 is shown; its errors wait for the end.
+  void read() {
+    char block[4096];
+    for (;;) {
+      const ssize_t count = ::read(errors_, block, sizeof block);
+      if (count < 0 && errno == EINTR) continue;
+      if (count == 0) open_ = false;
+      if (count <= 0) break;
+      rest_.append(block, static_cast<std::size_t>(count));
+      for (auto end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n')) {
+        if (rank_ == 0 && !rest_.starts_with("dgc: "))
+          fmt::print(stderr, "{}", rest_.substr(0, end + 1));
+        lines_.push_back(rest_.substr(0, end));
+        rest_.erase(0, end + 1);
+        if (lines_.size() > kLines) lines_.pop_front();
+      }
+    }
+  }
+
+  /// Whether it has ended; does not wait.
+  bool ended() {
+    int status = 0;
+    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
+    return status_.has_value();
+  }
+  /// How it ended, if not well.
+  std::optional<std::string> failure() const {
+    if (WIFSIGNALED(*status_)) {
+      return fmt::format("was ended by signal {} ({})", WTERMSIG(*status_),
+                         ::strsignal(WTERMSIG(*status_)));
+    }
+    if (WEXITSTATUS(*status_) == 0) return std::nullopt;
+    return fmt::format("ended with exit status {}", WEXITSTATUS(*status_));
+  }
+
+ private:
+  static constexpr std::size_t kLines = 10;
+
+  [[noreturn]] void cannot_start() const {
+    throw Error(ErrorCode::io, "launch", fmt::format("rank {}", rank_),
+                "cannot be started: " + std::generic_category().message(errno));
+  }
+
+  int rank_;
+  pid_t pid_ = -1;
+  int errors_ = -1;
+  bool open_ = true;
+  std::optional<int> status_;
+  std::string rest_;
+  std::deque<std::string> lines_;
+};
+
+/// Waits for all; throws as soon as one fails.
+void wait_for(const std::vector<std::unique_ptr<Child>>& children) {
+  for (;;) {
+    bool running = false;
+    std::vector<pollfd> waiting;
+    for (const auto& child : children) {
+      // In this order, so that nothing said before the end is missed.
+      const bool ended = child->ended();
+      child->read();
+      if (!ended) {
+        running = true;
+        waiting.push_back({child->errors(), POLLIN, 0});
+        continue;
+      }
+      const auto failure = child->failure();
+      if (!failure) continue;
+      if (interrupted != 0) return;
+      for (const std::string& line : child->last_lines()) {
+        fmt::print(stderr, "rank {}: {}\n", child->rank(), line);
+      }
+      throw Error(ErrorCode::peer_failed, "launch", fmt::format("rank {}", child->rank()),
+                  *failure);
+    }
+    if (!running || interrupted != 0) return;
+    constexpr int kPollMilliseconds = 20;
+    ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
+  }
+}
+
+}  // namespace
+
+void launch(int workers, const std::vector<std::string>& arguments) {
+  interrupted = 0;
+  {
+    const Interrupts interrupts;
+    const TemporaryFolder store;
+    std::vector<std::unique_ptr<Child>> children;
+    for (int r = 0; r < workers && interrupted == 0; ++r) {
+      children.push_back(std::make_unique<Child>(r, workers, arguments, store.path()));
+    }
+    wait_for(children);
+  }
+  // Everything is cleared away: now end as if the signal had not been caught.
+  if (interrupted != 0) ::raise(interrupted);
+}
+
+}  // namespace dgc::app
