@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "conformance.h"
@@ -85,6 +86,23 @@ TEST(LocalGroup, LyingLengthsAreRefusedBeforeAnythingIsAllocated) {
     all_gather(group, bytes, 500);
   });
   EXPECT_EQ(errors[0]->code(), ErrorCode::limit_exceeded);
+}
+
+TEST(LocalGroup, AThousandGroupsLeaveNothingBehind) {
+  const auto open = [](const char* folder) {
+    return std::distance(std::filesystem::directory_iterator(folder), {});
+  };
+  const auto round = [] { run_ranks(2, 20s, [](Group& group) { barrier(group); }); };
+  round();
+  const auto descriptors = open("/proc/self/fd");
+  const auto threads = open("/proc/self/task");
+  for (int i = 0; i < 500; ++i) round();
+  EXPECT_EQ(open("/proc/self/fd"), descriptors);
+  // A joined thread may be listed a moment longer.
+  for (int i = 0; i < 100 && open("/proc/self/task") != threads; ++i) {
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(open("/proc/self/task"), threads);
 }
 
 TEST(Range, PartsCoverEverythingOnce) {

@@ -71,13 +71,19 @@ void run_hierarchical(Context& context, const Topology& topology,
   const auto across = make_subgroup(context.group, topology.counterparts);
   const int workers = topology.local_size;
 
-  // Reduce-scatter: the local worker r gets everybody's part r of every tensor.
+  // Reduce-scatter: the local worker r gets everybody's part r of every tensor. Parts of a tensor
+  // differ by an element at most.
+  std::size_t share_elements = gradients.size();
+  for (const Gradient& gradient : gradients) {
+    share_elements += gradient.values.size() / static_cast<std::size_t>(workers);
+  }
   std::vector<std::vector<float>> outgoing(static_cast<std::size_t>(workers));
   for (int r = 0; r < workers; ++r) {
     for (const Gradient& gradient : gradients) {
       const Range range = part_of(gradient.values.size(), workers, r);
       const auto part = gradient.values.subspan(range.begin, range.size());
       auto& out = outgoing[static_cast<std::size_t>(r)];
+      if (out.empty()) out.reserve(share_elements);
       out.insert(out.end(), part.begin(), part.end());
     }
   }
