@@ -94,14 +94,15 @@ void PrintTo(const Fault& fault, std::ostream* out) {
 }
 
 std::vector<Fault> faults() {
+  // An exchange for the lengths and one for the contents in each phase; dense has no lengths.
+  const std::pair<Algorithm, int> calls[] = {
+      {Algorithm::allgather, 2}, {Algorithm::owner, 4}, {Algorithm::dense, 2}};
   std::vector<Fault> all;
   for (const int signal : {SIGKILL, SIGSTOP}) {
     for (const int victim : {0, 2}) {
-      for (int call = 0; call < 2; ++call)
-        all.push_back({Algorithm::allgather, call, signal, victim});
-      for (int call = 0; call < 4; ++call) all.push_back({Algorithm::owner, call, signal, victim});
-      for (int call = 0; call < 4; call += 2)
-        all.push_back({Algorithm::dense, call, signal, victim});
+      for (const auto& [algorithm, count] : calls) {
+        for (int call = 0; call < count; ++call) all.push_back({algorithm, call, signal, victim});
+      }
     }
   }
   return all;
