@@ -440,6 +440,52 @@ TEST(ExchangeFaults, ABadGradientOnOneRankIsReadByAll) {
   }
 }
 
+// Wrong calls of one rank are found before anything is sent, and the others read why.
+TEST(ExchangeFaults, WrongArgumentsOfOneRankStopEverybodyBeforeTheStep) {
+  const auto expect_all = [](ErrorCode code,
+                             const std::function<void(Tensors & g, std::vector<Gradient>&,
+                                                      Tensors & mine)>& spoil) {
+    for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::owner, Algorithm::dense}) {
+      const auto errors = run_ranks(3, 10s, [&](Group& group) {
+        State state(kModel, static_cast<std::uint32_t>(group.rank()), 3);
+        Exchange exchange(group, kModel, state, {}, {.algorithm = algorithm});
+        Tensors mine = zeros(kModel);
+        auto random = random_of(group.rank(), 0);
+        Tensors g = test::gaussian(kModel, random);
+        std::vector<Gradient> gradients = gradients_of(g);
+        if (group.rank() == 1) spoil(g, gradients, mine);
+        try {
+          exchange.step(gradients, spans_of(mine), 1.0f);
+        } catch (const Error&) {
+          EXPECT_EQ(state.step(), 0u);
+          throw;
+        }
+      });
+      ASSERT_TRUE(errors[0] && errors[1] && errors[2]);
+      EXPECT_EQ(errors[1]->code(), code) << errors[1]->what();
+      EXPECT_EQ(errors[0]->code(), ErrorCode::peer_failed) << errors[0]->what();
+    }
+  };
+  expect_all(ErrorCode::invalid_argument,
+             [](Tensors&, auto& list, Tensors&) { list[3].tensor = 1000; });
+  expect_all(ErrorCode::shape_mismatch,
+             [](Tensors&, auto& list, Tensors&) { list[2].values = list[2].values.first(5); });
+  expect_all(ErrorCode::shape_mismatch, [](Tensors&, auto&, Tensors& mine) { mine[0].resize(7); });
+}
+
+TEST(ExchangeFaults, BadOptionsOfOneRankDoNotLeaveTheOthersWaiting) {
+  const auto errors = run_ranks(3, 10s, [&](Group& group) {
+    State state(kModel, static_cast<std::uint32_t>(group.rank()), 3);
+    CompressOptions compress;
+    if (group.rank() == 2) compress.threads = 0;
+    Exchange exchange(group, kModel, state, compress, {});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("threads"), std::string::npos) << error->what();
+  }
+}
+
 TEST(Topology, UnequalHostsAreRefused) {
   const auto errors =
       run_ranks(3, 10s, [&](Group& group) { find_topology(group, group.rank() == 2 ? "b" : "a"); });

@@ -93,7 +93,8 @@ class Compressor {
   /// its size. Gradients in increasing order of tensor.
   ///
   /// Errors, after which nothing is to be sent:
-  /// - wrong_order, shape_mismatch, invalid_argument, buffer_too_small: nothing has changed;
+  /// - wrong_order, shape_mismatch, invalid_argument, buffer_too_small, limit_exceeded: nothing has
+  ///   changed;
   /// - nonfinite_gradient, naming the first tensor and index: the bad values are taken as zero,
   ///   everything else stays accumulated as in a step that sent nothing. With clipping on, or
   ///   after a finite `norm()`, nothing has changed;

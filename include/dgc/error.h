@@ -1,6 +1,7 @@
 // One exception type for the whole library.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@ enum class ErrorCode : int {
   nonfinite_residual = 5,  ///< accumulation overflowed the range of float
   wrong_order = 6,         ///< calls in an order the contract forbids
   unsupported_target = 7,  ///< DGC_TARGET names an instruction set that is unknown or absent
+  internal = 9,            ///< something the library did not foresee, such as no memory left
   io = 8,                  ///< a file could not be read or written
 
   // Messages (docs/format.md, "Errors").
@@ -80,5 +82,9 @@ class Error : public std::runtime_error {
   std::string problem_;
   std::string hint_;
 };
+
+/// An Error as it is, anything else (no memory left, say) as one with code internal: for telling
+/// others.
+Error as_error(const std::exception& exception);
 
 }  // namespace dgc

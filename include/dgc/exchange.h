@@ -104,10 +104,12 @@ class Exchange {
               float alpha, const Compressor::Call& call = {});
 
   /// The parts of a step, for several buckets: collect each, apply all when all are there, then
-  /// commit; or restore if any failed.
+  /// commit. If any fails, u and v get back what this step selected (collect does that itself, and
+  /// restore() is for failures between the parts), and the group is dead.
   Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {});
   void apply(const Bucket& bucket, std::span<const std::span<float>> targets, float alpha) const;
-  /// Also compares parameter hashes when it is time to.
+  /// Also compares parameter hashes when it is time to: errors of that come after the step was
+  /// committed, and say so.
   void commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets);
   void restore() noexcept;
 
@@ -119,7 +121,8 @@ class Exchange {
 };
 
 /// Runs work on one thread of its own, in the order given: collect() of bucket after bucket, while
-/// backward goes on. Destruction waits for what was given.
+/// backward goes on. Destruction waits for what was given, so declare it after the Exchange and all
+/// that the work refers to; wait for all futures before calling restore().
 class Driver {
  public:
   Driver();

@@ -25,6 +25,11 @@ Error::Error(ErrorCode code, std::string operation, std::string subject, std::st
       problem_(std::move(problem)),
       hint_(std::move(hint)) {}
 
+Error as_error(const std::exception& exception) {
+  if (const auto* const error = dynamic_cast<const Error*>(&exception)) return *error;
+  return Error(ErrorCode::internal, "exchange", "this rank", exception.what());
+}
+
 std::string_view error_name(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::ok:
@@ -43,6 +48,8 @@ std::string_view error_name(ErrorCode code) noexcept {
       return "wrong_order";
     case ErrorCode::unsupported_target:
       return "unsupported_target";
+    case ErrorCode::internal:
+      return "internal";
     case ErrorCode::io:
       return "io";
     case ErrorCode::truncated:

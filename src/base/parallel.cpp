@@ -4,8 +4,12 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "dgc/error.h"
 
 namespace dgc {
 
@@ -22,6 +26,14 @@ struct ThreadPool::Impl {
   std::size_t tasks = 0;
   std::atomic<std::size_t> next{0};
   std::vector<std::jthread> helpers;
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    start.notify_all();
+  }
 
   void work(int worker) noexcept {
     try {
@@ -49,18 +61,19 @@ struct ThreadPool::Impl {
 };
 
 ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
-  for (int worker = 1; worker < threads; ++worker) {
-    impl_->helpers.emplace_back([this, worker] { impl_->helper(worker); });
+  Impl* const impl = impl_.get();
+  try {
+    for (int worker = 1; worker < threads; ++worker) {
+      impl->helpers.emplace_back([impl, worker] { impl->helper(worker); });
+    }
+  } catch (const std::system_error& error) {
+    impl->stop();  // or those already started would be waited for without end
+    throw Error(ErrorCode::invalid_argument, "threads", std::to_string(threads), error.what(),
+                "use fewer threads");
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->start.notify_all();
-}
+ThreadPool::~ThreadPool() { impl_->stop(); }
 
 int ThreadPool::threads() const noexcept { return static_cast<int>(impl_->helpers.size()) + 1; }
 

@@ -191,7 +191,14 @@ void Compressor::Impl::check_call(std::span<const Gradient> gradients, std::size
                   fmt::format("'{}'", spec(gradient.tensor).name),
                   "was already compressed in this step", "call commit() or restore() first");
     }
-    needed += frame_bound_of(gradient.tensor);
+    const std::size_t frame = frame_bound_of(gradient.tensor);
+    if (frame > kMaxElements) {
+      throw Error(ErrorCode::limit_exceeded, "compress",
+                  fmt::format("'{}'", spec(gradient.tensor).name),
+                  fmt::format("a frame of up to {} bytes is too long", frame),
+                  "split the tensor or lower the ratio");
+    }
+    needed += frame;
   }
   if (room < needed) {
     throw Error(ErrorCode::buffer_too_small, "compress", "message",

@@ -76,7 +76,8 @@ std::vector<std::vector<std::byte>> all_to_all(Group& group,
   for_each_peer(group, [&](int peer) {
     const std::uint64_t length = lengths_in[static_cast<std::size_t>(peer)];
     if (length <= limit) return;
-    const Error error(ErrorCode::limit_exceeded, "receive", fmt::format("rank {}", peer),
+    const Error error(ErrorCode::limit_exceeded, "receive",
+                      fmt::format("rank {}", group.world_rank(peer)),
                       fmt::format("announces {} bytes, the limit is {}", length, limit));
     group.fail(error);
     throw Error(error);

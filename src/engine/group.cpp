@@ -24,8 +24,8 @@ void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> 
   if (out.empty() && in.empty()) return;
   try {
     do_exchange(out, in, std::chrono::steady_clock::now() + timeout_);
-  } catch (const Error& error) {
-    fail(error);
+  } catch (const std::exception& error) {
+    fail(as_error(error));
     throw;
   }
   for (const Outgoing& send : out) traffic_.bytes_sent += send.bytes.size();
@@ -51,6 +51,9 @@ class Subgroup final : public Group {
 
   std::string_view engine() const noexcept override { return parent_.engine(); }
   std::string host() const override { return parent_.host(); }
+  int world_rank(int r) const noexcept override {
+    return parent_.world_rank(members_[static_cast<std::size_t>(r)]);
+  }
 
  protected:
   void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,

@@ -14,7 +14,8 @@ void run_allgather(Context& context, std::span<const Gradient> gradients,
     all = all_gather(context.group, mine);
   }
   for (int rank = 0; rank < context.group.size(); ++rank) {
-    context.check_message(all[static_cast<std::size_t>(rank)], rank, "allgather", gradients);
+    context.check_message(all[static_cast<std::size_t>(rank)], rank, context.group.world_rank(rank),
+                          "allgather", gradients);
   }
   for (auto& message : all) bucket.messages.push_back(std::move(message));
 }

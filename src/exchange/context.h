@@ -19,9 +19,10 @@ struct Context {
 
   /// k of a tensor of the state at this step.
   Load load_of(std::size_t tensor) const;
-  /// Throws unless the message is valid, of this step and schema, from `sender`, and of these
-  /// tensors, which have the sizes that the gradients say: after that it can be applied blindly.
-  void check_message(std::span<const std::byte> message, int sender, const char* phase,
+  /// Throws unless the message is valid, of this step and schema, says that it is from `sender`,
+  /// and is of these tensors, which have the sizes that the gradients say: after that it can be
+  /// applied blindly. `peer` is whom it came from, as users count ranks.
+  void check_message(std::span<const std::byte> message, int sender, int peer, const char* phase,
                      std::span<const Gradient> tensors) const;
 };
 

@@ -30,9 +30,9 @@ Load Context::load_of(std::size_t tensor) const {
   return {elements, entries_at(ratio, elements)};
 }
 
-void Context::check_message(std::span<const std::byte> message, int sender, const char* phase,
-                            std::span<const Gradient> tensors) const {
-  const std::string peer = fmt::format("rank {}", sender);
+void Context::check_message(std::span<const std::byte> message, int sender, int peer_rank,
+                            const char* phase, std::span<const Gradient> tensors) const {
+  const std::string peer = fmt::format("rank {}", peer_rank);
   MessageInfo info;
   try {
     info = inspect_message(message);
@@ -149,8 +149,36 @@ struct Exchange::Impl {
     return dense_is_cheaper(load, values, options.dense_transport, group.size());
   }
 
+  /// Before anything is indexed by what the caller says.
+  void check_gradients(std::span<const Gradient> gradients) const {
+    std::size_t next = 0;
+    for (const Gradient& gradient : gradients) {
+      if (gradient.tensor >= model.size() || gradient.tensor < next) {
+        throw Error(
+            ErrorCode::invalid_argument, "exchange", fmt::format("tensor {}", gradient.tensor),
+            fmt::format("is not one of the model's {}, or not in increasing order", model.size()));
+      }
+      check_size(gradient.tensor, gradient.values.size(), "gradient");
+      next = gradient.tensor + 1;
+    }
+  }
+  void check_targets(std::span<const std::span<float>> targets) const {
+    if (targets.size() != model.size()) {
+      throw Error(ErrorCode::shape_mismatch, "exchange", "targets",
+                  fmt::format("{} tensors, the model has {}", targets.size(), model.size()));
+    }
+    for (std::size_t t = 0; t < targets.size(); ++t) check_size(t, targets[t].size(), "target");
+  }
+  void check_size(std::size_t tensor, std::size_t size, const char* what) const {
+    if (size == model[tensor].elements()) return;
+    throw Error(
+        ErrorCode::shape_mismatch, "exchange", fmt::format("'{}'", model[tensor].name),
+        fmt::format("the {} has {} elements, the model {}", what, size, model[tensor].elements()));
+  }
+
   void collect(std::span<const Gradient> gradients, const Compressor::Call& call,
                Bucket::Impl& bucket) {
+    check_gradients(gradients);
     switch (options.algorithm) {
       case Algorithm::allgather:
         run_allgather(context, gradients, call, bucket);
@@ -184,28 +212,30 @@ struct Exchange::Impl {
 
 Exchange::Exchange(Group& group, std::vector<TensorSpec> model, State& state,
                    CompressOptions compress, ExchangeOptions options) {
-  if (options.dense_transport == ValueType::int8 || options.dense_transport == ValueType::sign) {
-    throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
-                fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
-                "use fp32, fp16 or bf16");
-  }
-  if (options.check_parameters_every < 0) {
-    throw Error(ErrorCode::invalid_argument, "exchange", "check_parameters_every",
-                fmt::format("{} is negative", options.check_parameters_every), "0 turns it off");
-  }
-  const std::string description = describe(group, model, state, compress, options);
-  impl_ = std::make_unique<Impl>(group, std::move(model), state, std::move(compress), options);
+  // Whatever is wrong here, the others are told: they wait in the handshake.
   try {
+    if (options.dense_transport == ValueType::int8 || options.dense_transport == ValueType::sign) {
+      throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
+                  fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
+                  "use fp32, fp16 or bf16");
+    }
+    if (options.check_parameters_every < 0) {
+      throw Error(ErrorCode::invalid_argument, "exchange", "check_parameters_every",
+                  fmt::format("{} is negative", options.check_parameters_every), "0 turns it off");
+    }
+    const std::string description = describe(group, model, state, compress, options);
+    impl_ = std::make_unique<Impl>(group, std::move(model), state, std::move(compress),
+                                   std::move(options));
     handshake(group, description);
-    if (options.algorithm == Algorithm::hierarchical) {
+    if (impl_->options.algorithm == Algorithm::hierarchical) {
       impl_->topology = find_topology(group, impl_->options.host);
       impl_->check_state(share_of(impl_->model, *impl_->topology), impl_->topology->host,
                          impl_->topology->hosts);
     } else {
       impl_->check_state(impl_->model, group.rank(), group.size());
     }
-  } catch (const Error& error) {
-    group.fail(error);
+  } catch (const std::exception& error) {
+    group.fail(as_error(error));
     throw;
   }
 }
@@ -218,10 +248,13 @@ Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::
   Bucket bucket;
   try {
     impl_->collect(gradients, call, *bucket.impl);
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    // The group is dead and the step cannot be finished: nothing selected may stay out of u and v.
+    const Error error = as_error(exception);
     impl_->group.fail(error);
+    restore();
     // Groups know nothing of steps; users want to know where to go back to.
-    if (error.problem().find("step ") != std::string::npos) throw;
+    if (error.problem().find("step ") != std::string::npos) throw Error(error);
     throw Error(error.code(), error.operation(), error.subject(),
                 fmt::format("{}, in step {}", error.problem(), impl_->state.step()), error.hint());
   }
@@ -231,17 +264,8 @@ Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::
 void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> targets,
                      float alpha) const {
   const Bucket::Impl& contents = *bucket.impl;
-  // Everything was validated by collect; sizes are checked here before the first write.
-  if (targets.size() != impl_->model.size()) {
-    throw Error(ErrorCode::shape_mismatch, "apply", "targets",
-                fmt::format("{} tensors, the model has {}", targets.size(), impl_->model.size()));
-  }
-  for (std::size_t t = 0; t < targets.size(); ++t) {
-    if (targets[t].size() == impl_->model[t].elements()) continue;
-    throw Error(ErrorCode::shape_mismatch, "apply", impl_->model[t].name,
-                fmt::format("{} elements, the model has {}", targets[t].size(),
-                            impl_->model[t].elements()));
-  }
+  // Everything else was validated by collect.
+  impl_->check_targets(targets);
   for (std::size_t m = 0; m < contents.messages.size(); ++m) {
     if (contents.offsets.empty()) {
       decode_add(contents.messages[m], targets, alpha);
@@ -279,9 +303,12 @@ void Exchange::commit(std::span<Bucket> buckets, std::span<const std::span<float
   if (every == 0 || state.step() % static_cast<std::uint64_t>(every) != 0) return;
   try {
     compare_parameters(impl_->group, targets, state.step());
-  } catch (const Error& error) {
+  } catch (const std::exception& exception) {
+    const Error error = as_error(exception);
     impl_->group.fail(error);
-    throw;
+    throw Error(error.code(), error.operation(), error.subject(),
+                fmt::format("{}; step {} itself is committed", error.problem(), state.step() - 1),
+                error.hint());
   }
 }
 
@@ -292,9 +319,11 @@ Bucket Exchange::step(std::span<const Gradient> gradients,
                       const Compressor::Call& call) {
   Bucket bucket;
   try {
+    impl_->check_targets(targets);  // before anything is sent, or others would apply this step
     bucket = collect(gradients, call);
     apply(bucket, targets, alpha);
-  } catch (...) {
+  } catch (const std::exception& error) {
+    impl_->group.fail(as_error(error));
     restore();
     throw;
   }

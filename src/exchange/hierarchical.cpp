@@ -156,7 +156,9 @@ void run_hierarchical(Context& context, const Topology& topology,
         theirs.push_back({gradient.tensor, gradient.values.subspan(range.begin, range.size())});
       }
       auto& message = from_local[static_cast<std::size_t>(r)];
-      context.check_message(message, static_cast<int>(h), "gather inside the host", theirs);
+      context.check_message(message, static_cast<int>(h),
+                            topology.local[static_cast<std::size_t>(r)], "gather inside the host",
+                            theirs);
       bucket.messages.push_back(std::move(message));
       bucket.offsets.push_back(std::move(offsets));
     }

@@ -121,7 +121,7 @@ void run_owner(Context& context, std::span<const Gradient> gradients, const Comp
     received = all_to_all(group, outgoing);
   }
   for (int r = 0; r < group.size(); ++r) {
-    context.check_message(received[static_cast<std::size_t>(r)], r, "to owners", gradients);
+    context.check_message(received[static_cast<std::size_t>(r)], r, r, "to owners", gradients);
   }
 
   // Sum on a copy of the residual: the state itself changes at the commit only.
@@ -188,7 +188,7 @@ void run_owner(Context& context, std::span<const Gradient> gradients, const Comp
     bucket.messages = all_gather(group, chosen);
   }
   for (int r = 0; r < group.size(); ++r) {
-    context.check_message(bucket.messages[static_cast<std::size_t>(r)], r, "from owners",
+    context.check_message(bucket.messages[static_cast<std::size_t>(r)], r, r, "from owners",
                           gradients);
   }
 }
