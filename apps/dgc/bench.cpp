@@ -42,7 +42,7 @@ std::vector<Layer> resnet50_layers(std::uint64_t elements) {
     std::int64_t out;
     std::int64_t fan_in;
   };
-  std::vector<Weight> weights = {{"conv1.weight", 64, 3 * 7 * 7}};
+  std::vector<Weight> weights = {{"conv1.weight", 64, std::int64_t{3} * 7 * 7}};
   std::int64_t in = 64;
   const std::int64_t blocks[] = {3, 4, 6, 3};
   for (int stage = 0; stage < 4; ++stage) {

@@ -319,7 +319,8 @@ nlohmann::json measure_plain(Group& group, const Options& options, const std::st
   }
   const auto ranks = static_cast<std::size_t>(group.size());
   for (std::size_t e = 0; e < values.size() && !options.no_verify; ++e) {
-    const auto expected = static_cast<float>((e % 61) * (ranks * (ranks + 1) / 2));
+    const std::size_t sum_of_ranks = ranks * (ranks + 1) / 2;
+    const auto expected = static_cast<float>((e % 61) * sum_of_ranks);
     if (values[e] != expected)
       wrong(algorithm, fmt::format("{} at index {}, not {}", values[e], e, expected));
   }

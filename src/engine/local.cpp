@@ -14,10 +14,15 @@ namespace {
 /// What all ranks of a local group share.
 struct Hub {
   explicit Hub(int n)
-      : size(n), mail(static_cast<std::size_t>(n * n)), gone(static_cast<std::size_t>(n), false) {}
+      : size(n),
+        mail(static_cast<std::size_t>(n) * static_cast<std::size_t>(n)),
+        gone(static_cast<std::size_t>(n), false) {}
 
   using Mail = std::deque<std::vector<std::byte>>;
-  Mail& box(int from, int to) { return mail[static_cast<std::size_t>(from * size + to)]; }
+  Mail& box(int from, int to) {
+    const auto row = static_cast<std::size_t>(from) * static_cast<std::size_t>(size);
+    return mail[row + static_cast<std::size_t>(to)];
+  }
 
   const int size;
   std::mutex mutex;
