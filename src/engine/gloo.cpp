@@ -42,6 +42,9 @@ using Clock = std::chrono::steady_clock;
 
 /// How long a rank that lost a connection waits for the cause to appear on the board.
 constexpr milliseconds kBoardWait{300};
+// Kept of a deadline for it, at most: on a busy machine ranks that waited equally long are heard of
+// far apart, and whoever has not been heard of is suspected.
+constexpr milliseconds kBoardReserve{1000};
 constexpr milliseconds kBoardPoll{10};
 /// Everything a rank may have in the store.
 constexpr std::array kKeys{"address", "failed", "late", "closed"};
@@ -267,7 +270,7 @@ class GlooGroup final : public Group {
   void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
                    Deadline deadline) override {
     // The last part of the time is kept for the board.
-    const Deadline last_wait = deadline - std::min(kBoardWait, timeout() / 8);
+    const Deadline last_wait = deadline - std::min(kBoardReserve, timeout() / 4);
     const NoSigpipe guard;
     using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
     std::vector<Buffer> in;
