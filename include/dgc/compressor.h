@@ -114,6 +114,13 @@ class Compressor {
   /// Factor that clipping applied in the last call; 1 when it did not fire.
   double clip_factor() const noexcept;
 
+  /// Time spent in compress() since construction.
+  struct Seconds {
+    double select = 0.0;  ///< correct, accumulate, select
+    double encode = 0.0;  ///< encode, mask, assemble
+  };
+  Seconds seconds() const noexcept;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

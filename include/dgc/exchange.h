@@ -74,6 +74,13 @@ class Bucket {
   std::uint64_t message_bytes() const noexcept;
   /// How many tensors went by each algorithm ("allgather 54, dense 107").
   std::string choice() const;
+  /// Where the time of collect() went.
+  struct Seconds {
+    double compress = 0.0;
+    double encode = 0.0;
+    double exchange = 0.0;  ///< moving, waiting for others, checking what came
+  };
+  const Seconds& seconds() const noexcept;
 
   struct Impl;
   std::unique_ptr<Impl> impl;
@@ -108,6 +115,9 @@ class Exchange {
   /// restore() is for failures between the parts), and the group is dead.
   Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {});
   void apply(const Bucket& bucket, std::span<const std::span<float>> targets, float alpha) const;
+  /// The same with a factor for each tensor, such as learning rates of its own.
+  void apply(const Bucket& bucket, std::span<const std::span<float>> targets,
+             std::span<const float> alphas) const;
   /// Also compares parameter hashes when it is time to: errors of that come after the step was
   /// committed, and say so.
   void commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets);

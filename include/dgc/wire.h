@@ -126,6 +126,9 @@ MessageInfo inspect_message(std::span<const std::byte> message);
 /// Returns the header, so that callers can compare step, schema and sender.
 MessageHeader decode_add(std::span<const std::byte> message,
                          std::span<const std::span<float>> targets, float alpha = 1.0f);
+/// The same with a factor for each target.
+MessageHeader decode_add(std::span<const std::byte> message,
+                         std::span<const std::span<float>> targets, std::span<const float> alphas);
 
 struct Entries {
   std::uint32_t tensor = 0;

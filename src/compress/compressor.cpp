@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -74,6 +75,11 @@ struct Job {
         limit(other.limit) {}
 };
 
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 void lower(std::atomic<std::size_t>& minimum, std::size_t value) noexcept {
   std::size_t seen = minimum.load(std::memory_order_relaxed);
   while (value < seen && !minimum.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
@@ -88,6 +94,8 @@ struct Scratch {
   std::vector<std::uint32_t> indices;
   std::vector<float> values;
   std::vector<float> decoded;
+  double select_seconds = 0.0;  // of this thread, in the current call
+  double encode_seconds = 0.0;
 };
 
 [[noreturn]] void reject(std::string subject, std::string problem, std::string hint = {}) {
@@ -110,6 +118,7 @@ struct Compressor::Impl {
   std::vector<Piece> pieces;
   std::vector<std::vector<Candidate>> candidates;  // by piece
   double clip_factor = 1.0;
+  Seconds seconds;
   bool step_open = false;  // something was compressed since the last commit or restore
 
   Impl(State& s, CompressOptions o)
@@ -442,14 +451,21 @@ void Compressor::Impl::finish_job(Job& job, Scratch& mine) {
   undo.indices.clear();
   undo.velocity.clear();
   undo.residual.clear();
+  const Clock::time_point start = Clock::now();
   if (job.whole) {
     check_finite(job, state.residual(job.tensor), {});
-    encode_whole(job, mine);
   } else {
     select_sparse(job, mine);
     check_finite(job, mine.values, mine.indices);
+  }
+  const Clock::time_point selected = Clock::now();
+  if (job.whole) {
+    encode_whole(job, mine);
+  } else {
     encode_sparse(job, mine);
   }
+  mine.select_seconds += std::chrono::duration<double>(selected - start).count();
+  mine.encode_seconds += seconds_since(selected);
   undo.pending = true;
 }
 
@@ -497,6 +513,7 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
 std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<std::byte> out,
                                  const Call& call) {
   Impl& my = *impl_;
+  const Clock::time_point start = Clock::now();
   my.check_call(gradients, out.size());
   const float scale = my.scale_for(gradients, call);
   if (!my.step_open) {
@@ -514,6 +531,8 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
     my.accumulate_piece(i, scale, scratch_of(worker));
   });
   my.throw_if_nonfinite();
+  const Clock::time_point accumulated = Clock::now();
+  for (Scratch& thread : my.scratch) thread.select_seconds = thread.encode_seconds = 0.0;
   try {
     my.pool.run(my.jobs.size(),
                 [&](std::size_t i, int worker) { my.finish_job(my.jobs[i], scratch_of(worker)); });
@@ -529,7 +548,21 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
     writer.append(static_cast<std::uint32_t>(job.tensor),
                   std::span(my.slots[job.tensor].frame).first(my.stats[job.tensor].frame.bytes));
   }
-  return writer.finish();
+  const std::size_t size = writer.finish();
+
+  // Threads select and encode at the same time: the wall time of that is divided by what they say.
+  double selecting = 0.0;
+  double encoding = 0.0;
+  for (const Scratch& thread : my.scratch) {
+    selecting += thread.select_seconds;
+    encoding += thread.encode_seconds;
+  }
+  const double both = seconds_since(accumulated);
+  const double share = selecting + encoding > 0.0 ? encoding / (selecting + encoding) : 0.0;
+  my.seconds.select +=
+      std::chrono::duration<double>(accumulated - start).count() + both * (1.0 - share);
+  my.seconds.encode += both * share;
+  return size;
 }
 
 void Compressor::commit() {
@@ -545,5 +578,6 @@ void Compressor::restore() {
 
 std::span<const TensorStats> Compressor::stats() const noexcept { return impl_->stats; }
 double Compressor::clip_factor() const noexcept { return impl_->clip_factor; }
+Compressor::Seconds Compressor::seconds() const noexcept { return impl_->seconds; }
 
 }  // namespace dgc

@@ -91,6 +91,7 @@ struct Bucket::Impl {
   std::vector<Phase> phases;
   std::uint64_t message_bytes = 0;
   std::string choice;
+  Seconds seconds;
 };
 
 }  // namespace dgc

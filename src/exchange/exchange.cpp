@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -18,6 +19,7 @@ Bucket::~Bucket() = default;
 const std::vector<Phase>& Bucket::phases() const noexcept { return impl->phases; }
 std::uint64_t Bucket::message_bytes() const noexcept { return impl->message_bytes; }
 std::string Bucket::choice() const { return impl->choice; }
+const Bucket::Seconds& Bucket::seconds() const noexcept { return impl->seconds; }
 
 namespace exchange {
 
@@ -246,6 +248,8 @@ Compressor& Exchange::compressor() noexcept { return impl_->compressor; }
 
 Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call) {
   Bucket bucket;
+  const auto start = std::chrono::steady_clock::now();
+  const Compressor::Seconds before = impl_->compressor.seconds();
   try {
     impl_->collect(gradients, call, *bucket.impl);
   } catch (const std::exception& exception) {
@@ -258,17 +262,32 @@ Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::
     throw Error(error.code(), error.operation(), error.subject(),
                 fmt::format("{}, in step {}", error.problem(), impl_->state.step()), error.hint());
   }
+  const Compressor::Seconds after = impl_->compressor.seconds();
+  Bucket::Seconds& seconds = bucket.impl->seconds;
+  seconds.compress = after.select - before.select;
+  seconds.encode = after.encode - before.encode;
+  const std::chrono::duration<double> total = std::chrono::steady_clock::now() - start;
+  seconds.exchange = total.count() - seconds.compress - seconds.encode;
   return bucket;
 }
 
 void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> targets,
                      float alpha) const {
+  apply(bucket, targets, std::vector<float>(targets.size(), alpha));
+}
+
+void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> targets,
+                     std::span<const float> alphas) const {
   const Bucket::Impl& contents = *bucket.impl;
   // Everything else was validated by collect.
   impl_->check_targets(targets);
+  if (alphas.size() != targets.size()) {
+    throw Error(ErrorCode::shape_mismatch, "exchange", "alphas",
+                fmt::format("{} factors, the model has {} tensors", alphas.size(), targets.size()));
+  }
   for (std::size_t m = 0; m < contents.messages.size(); ++m) {
     if (contents.offsets.empty()) {
-      decode_add(contents.messages[m], targets, alpha);
+      decode_add(contents.messages[m], targets, alphas);
       continue;
     }
     std::vector<std::span<float>> shares;
@@ -277,11 +296,11 @@ void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> tar
       shares[frame.tensor] =
           targets[frame.tensor].subspan(contents.offsets[m][frame.tensor], frame.elements);
     }
-    decode_add(contents.messages[m], shares, alpha);
+    decode_add(contents.messages[m], shares, alphas.first(shares.size()));
   }
   std::size_t at = 0;
   for (const std::size_t tensor : contents.dense_tensors) {
-    for (float& x : targets[tensor]) x += alpha * contents.dense_sum[at++];
+    for (float& x : targets[tensor]) x += alphas[tensor] * contents.dense_sum[at++];
   }
 }
 

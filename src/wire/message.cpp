@@ -177,6 +177,29 @@ void add_frame(const FrameView& frame, std::span<float> target, float alpha) noe
   add(count - 1);
 }
 
+template <typename AlphaOf>
+MessageHeader add_message(std::span<const std::byte> message,
+                          std::span<const std::span<float>> targets, const AlphaOf& alpha_of) {
+  const Parsed parsed = visit_frames(message, "decode", [&](const FrameView& frame) {
+    const std::uint32_t tensor = frame.info.tensor;
+    if (tensor >= targets.size()) {
+      throw Error(ErrorCode::unknown_tensor, "decode", fmt::format("tensor {}", tensor),
+                  fmt::format("there are {} tensors here", targets.size()),
+                  "sender and receiver must have the same model");
+    }
+    if (targets[tensor].size() != frame.info.elements) {
+      throw Error(ErrorCode::shape_mismatch, "decode", fmt::format("tensor {}", tensor),
+                  fmt::format("{} elements in the message, {} here", frame.info.elements,
+                              targets[tensor].size()),
+                  "sender and receiver must have the same model");
+    }
+  });
+  revisit_frames(parsed, [&](const FrameView& frame) {
+    add_frame(frame, targets[frame.info.tensor], alpha_of(frame.info.tensor));
+  });
+  return parsed.header;
+}
+
 }  // namespace
 
 MessageWriter::MessageWriter(std::span<std::byte> out, const MessageHeader& header)
@@ -246,23 +269,16 @@ MessageInfo inspect_message(std::span<const std::byte> message) {
 
 MessageHeader decode_add(std::span<const std::byte> message,
                          std::span<const std::span<float>> targets, float alpha) {
-  const Parsed parsed = visit_frames(message, "decode", [&](const FrameView& frame) {
-    const std::uint32_t tensor = frame.info.tensor;
-    if (tensor >= targets.size()) {
-      throw Error(ErrorCode::unknown_tensor, "decode", fmt::format("tensor {}", tensor),
-                  fmt::format("there are {} tensors here", targets.size()),
-                  "sender and receiver must have the same model");
-    }
-    if (targets[tensor].size() != frame.info.elements) {
-      throw Error(ErrorCode::shape_mismatch, "decode", fmt::format("tensor {}", tensor),
-                  fmt::format("{} elements in the message, {} here", frame.info.elements,
-                              targets[tensor].size()),
-                  "sender and receiver must have the same model");
-    }
-  });
-  revisit_frames(
-      parsed, [&](const FrameView& frame) { add_frame(frame, targets[frame.info.tensor], alpha); });
-  return parsed.header;
+  return add_message(message, targets, [alpha](std::uint32_t) { return alpha; });
+}
+
+MessageHeader decode_add(std::span<const std::byte> message,
+                         std::span<const std::span<float>> targets, std::span<const float> alphas) {
+  if (alphas.size() != targets.size()) {
+    throw Error(ErrorCode::shape_mismatch, "decode", "alphas",
+                fmt::format("{} factors for {} tensors", alphas.size(), targets.size()));
+  }
+  return add_message(message, targets, [alphas](std::uint32_t tensor) { return alphas[tensor]; });
 }
 
 std::vector<Entries> decode_entries(std::span<const std::byte> message, std::uint64_t max_entries) {
