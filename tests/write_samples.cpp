@@ -1,12 +1,13 @@
 // write_samples DIR: the sample messages (valid/NAME.dgc, reject/NAME.ERROR.dgc), three states
-// (state/), and beside every valid message what the C++ decoder finds in it (NAME.txt: tensor,
-// elements, index and bits of each value).
+// (state/), checkpoints of steps 10 and 20 (checkpoints/), and beside every valid message what the
+// C++ decoder finds in it (NAME.txt: tensor, elements, index and bits of each value).
 #include <fmt/format.h>
 
 #include <bit>
 #include <filesystem>
 #include <fstream>
 
+#include "checkpoint/folder.h"
 #include "samples.h"
 
 namespace fs = std::filesystem;
@@ -56,6 +57,17 @@ int main(int argc, char** argv) {
       }
       state.set_step(99);
       state.save(root / "state" / (velocity ? "momentum.dgc" : "plain.dgc"));
+    }
+    const auto groups = make_local_groups(1);
+    for (const std::uint64_t step : {10, 20}) {
+      const State state({TensorSpec::of("w", {4, 3})});
+      const std::string model = "parameters";
+      checkpoint::save(*groups[0], root / "checkpoints",
+                       {.step = step,
+                        .user = fmt::format("epoch {}", step / 10),
+                        .shared = {{"model.pt", std::as_bytes(std::span(model))}},
+                        .state = &state},
+                       2);
     }
   } catch (const std::exception& error) {
     fmt::print(stderr, "write_samples: {}\n", error.what());

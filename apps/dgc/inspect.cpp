@@ -1,7 +1,8 @@
-// dgc inspect: what is in a message or state file.
+// dgc inspect: what is in a message, a state file or a checkpoint.
 #include <fmt/format.h>
 
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +11,7 @@
 #include "dgc/error.h"
 #include "dgc/state.h"
 #include "dgc/wire.h"
+#include "inspect.h"
 #include "output.h"
 
 namespace dgc::app {
@@ -108,6 +110,10 @@ void show_state(std::span<const std::byte> contents, bool as_json) {
 }
 
 void run(const std::string& path, bool as_json) {
+  if (std::filesystem::is_directory(path)) {
+    show_checkpoints(path, as_json);
+    return;
+  }
   const MappedFile file(path);
   const auto contents = file.contents();
   const bool is_state = contents.size() >= 4 && std::memcmp(contents.data(), "DGCS", 4) == 0;
@@ -123,14 +129,18 @@ void run(const std::string& path, bool as_json) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto* command = app.add_subcommand("inspect", "Show what is in a message or state file");
+  auto* command =
+      app.add_subcommand("inspect", "Show what is in a message, a state file or a checkpoint");
   command->footer(
-      "The file is validated completely, checksum included.\n\nExample:\n"
-      "  dgc inspect message.dgc\n  dgc inspect state.dgc --json");
+      "Files are validated completely, checksums included. Of a folder that has checkpoints all\n"
+      "are listed, the newest first, with what is wrong with each.\n\nExample:\n"
+      "  dgc inspect message.dgc\n  dgc inspect state.dgc --json\n  dgc inspect checkpoints\n"
+      "  dgc inspect checkpoints/step-000000001200");
   auto path = std::make_shared<std::string>();
   auto as_json = std::make_shared<bool>(false);
-  command->add_option("FILE", *path, "A message or a state file")->required();
-  command->add_flag("--json", *as_json, "Print one JSON object");
+  command->add_option("FILE", *path, "A message, a state file, a checkpoint or a folder of those")
+      ->required();
+  command->add_flag("--json", *as_json, "Print JSON");
   command->callback([path, as_json] { run(*path, *as_json); });
 }
 
