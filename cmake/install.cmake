@@ -5,7 +5,7 @@ install(TARGETS dgc_core EXPORT dgcTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET dgc_torch)
-  install(TARGETS dgc_torch EXPORT dgcTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  install(TARGETS dgc_torch EXPORT dgcTorchTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 if(TARGET dgc_command)
@@ -17,6 +17,9 @@ install(FILES ${PROJECT_BINARY_DIR}/include/dgc/version.h
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dgc)
 install(EXPORT dgcTargets NAMESPACE dgc:: DESTINATION ${package_dir})
+if(TARGET dgc_torch)
+  install(EXPORT dgcTorchTargets NAMESPACE dgc:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/dgcConfig.cmake.in dgcConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(dgcConfigVersion.cmake COMPATIBILITY SameMinorVersion)

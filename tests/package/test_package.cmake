@@ -1,5 +1,5 @@
-# Installs the build to an empty folder, then builds and runs the quickstart against that alone: with
-# CMake's find_package and with pkg-config.
+# Installs the build to an empty folder, then builds and runs the examples against that alone: the
+# quickstart with CMake's find_package and with pkg-config, that for libtorch with find_package.
 set(work ${BUILD_DIR}/package_test)
 file(REMOVE_RECURSE ${work})
 
@@ -23,3 +23,10 @@ get_filename_component(pc_dir ${pc} DIRECTORY)
 run(bash -c "c++ -std=c++20 ${EXAMPLE} -o ${work}/with_pkgconfig $(PKG_CONFIG_PATH=${pc_dir} pkg-config --define-variable=prefix=${work}/prefix --cflags --libs --static dgc)")
 run(${work}/with_pkgconfig)
 run(${work}/prefix/bin/dgc --version)
+
+# The component torch, from the example's own project.
+if(WITH_TORCH)
+  run(${CMAKE_COMMAND} -S ${TORCH_EXAMPLE} -B ${work}/torch -DCMAKE_PREFIX_PATH=${work}/prefix)
+  run(${CMAKE_COMMAND} --build ${work}/torch)
+  run(${work}/torch/mnist --help)
+endif()

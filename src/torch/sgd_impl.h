@@ -1,0 +1,56 @@
+// The parts of an Sgd, for those who look inside: the step, the report, checkpoints.
+#pragma once
+
+#include <torch/types.h>
+
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dgc/sgd.h"
+#include "torch/parameters.h"
+#include "torch/pipeline.h"
+
+namespace dgc {
+
+struct Sgd::Impl {
+  Impl(Group& group, std::span<const SgdGroup> groups, SgdOptions options,
+       std::vector<torch::optim::OptimizerParamGroup>& param_groups);
+
+  Group& group;
+  SgdOptions options;
+  /// Of the optimizer: learning rates and weight decay are read from here at each step.
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups;
+  std::size_t given = 0;  // parameters in param_groups, to notice when some are added later
+
+  std::vector<sgd::Parameter> parameters;
+  std::vector<std::size_t> trained;       // tensor t of the exchange is parameters[trained[t]]
+  std::vector<std::vector<float>> decay;  // momentum of weight decay, by tensor; empty until needed
+  std::vector<std::pair<std::string, torch::Tensor>> buffers;
+
+  sgd::BucketPlan plan;
+  std::optional<State> state;
+  std::optional<Exchange> exchange;
+  std::optional<sgd::Pipeline> pipeline;
+  bool stop = false;
+  StepStats stats;
+
+  const sgd::Parameter& parameter(std::size_t tensor) const { return parameters[trained[tensor]]; }
+  const SgdGroupOptions& group_of(std::size_t tensor) const;
+  /// Why buckets do not run beside backward; empty when they do.
+  std::string no_overlap() const;
+  void check_options() const;
+  /// What ranks have to have in common beside what the exchange compares.
+  std::string describe() const;
+  void make_exchange();
+  void broadcast_parameters();
+  void broadcast_buffer(const torch::Tensor& buffer);
+  void sync_buffers();
+
+  void step();
+  void apply(const sgd::Collected& collected, std::span<const std::span<float>> targets);
+  void describe_step(const sgd::Collected& collected, const Traffic& moved);
+};
+
+}  // namespace dgc
