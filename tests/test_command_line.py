@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -40,7 +41,7 @@ class CommandLine(unittest.TestCase):
 
     def test_version_and_help(self) -> None:
         self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
-        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "wire"]):
+        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "torch"], ["bench", "wire"]):
             text = self.succeeds(*command, "--help")
             self.assertIn("dgc", text)
             if command:
@@ -82,9 +83,33 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(info["tensors"][0]["shape"], [4, 3])
         self.assertEqual(info["tensors"][0]["residual_nonzero"], 12)
 
+    def test_inspect_checkpoint(self) -> None:
+        folder = self.samples / "inspected"
+        shutil.copytree(self.samples / "checkpoints", folder)
+        newest = folder / "step-000000000020"
+        for path in (str(newest), str(newest) + "/"):
+            text = self.succeeds("inspect", path)
+            self.assertIn("checkpoint of step 20 by 1 workers", text)
+            self.assertIn("user: epoch 2", text)
+        info = json.loads(self.succeeds("inspect", str(newest), "--json"))
+        self.assertEqual([f["name"] for f in info["files"]], ["model.pt", "rank-00000.state"])
+        self.assertEqual((info["step"], info["user"], info["whole"]), (20, "epoch 2", True))
+        all_of_them = json.loads(self.succeeds("inspect", str(folder), "--json"))
+        self.assertEqual([(c["step"], c["whole"]) for c in all_of_them], [(20, True), (10, True)])
+        (newest / "model.pt").write_bytes(b"parametexs")
+        self.fails(1, "inspect", str(newest), says="[checksum_mismatch]")
+        self.fails(1, "inspect", str(newest), "--json", says="model.pt")
+        (folder / "step-000000000010" / "manifest.json").write_text("{")
+        self.fails(1, "inspect", str(folder / "step-000000000010"), says="[truncated]")
+        all_of_them = json.loads(self.succeeds("inspect", str(folder), "--json"))
+        self.assertEqual([c["error"] for c in all_of_them], ["checksum_mismatch", "truncated"])
+        text = self.succeeds("inspect", str(folder))
+        self.assertIn("model.pt: is damaged", text)
+        self.assertIn("manifest.json: ends early", text)
+
     def test_inspect_rejects(self) -> None:
         self.fails(1, "inspect", "/no/such/file", says="No such file")
-        self.fails(1, "inspect", str(self.samples), says="not a regular file")
+        self.fails(1, "inspect", str(self.samples), says="holds no checkpoint")
         for path in (self.samples / "reject").glob("*.dgc"):
             self.fails(1, "inspect", str(path), says=f"[{path.name.split('.')[1]}]")
         self.fails(1, "inspect", __file__, says="bad_magic")
@@ -151,6 +176,26 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
         self.fails(1, *common, "--engine", "mpi", says="mpirun -n 2", env={"OMPI_COMM_WORLD_SIZE": ""})
         self.fails(1, "bench", "exchange", "--workers", "1024", "--elements", "2000000000", says="are free")
+
+    def test_bench_torch(self) -> None:
+        common = ["bench", "torch", "--model", "cnn", "--batch", "2", "--steps", "2", "--quiet"]
+        if dgc(*common).returncode != 0:
+            return self.fails(1, *common, says="is not in this build (install libtorch-dev")
+        results = json.loads(self.succeeds(*common, "--json"))
+        self.assertEqual([r["workers"] for r in results], [1, 2])
+        for r in results:
+            self.assertEqual((r["model"], r["parameters"], r["overlap"]), ("cnn", 224714, "on"))
+            for key in ("plain_ms", "dgc_ms", "plain_cpu_ms", "dgc_cpu_ms", "compress_ms", "encode_ms", "apply_ms", "message_ratio", "compress_share"):
+                self.assertGreater(r[key], 0.0, key)
+            for key in ("extra_ms", "extra_share", "extra_cpu_share", "exchange_ms", "waiting_ms"):
+                self.assertIn(key, r)
+        text = self.succeeds(*common, "--workers", "2", "--cores", "2", "--no-overlap", "--values", "int8", "--ratio", "0.01")
+        self.assertIn("message ratio", text)
+        self.assertIn("overlap off", text)
+        self.fails(2, *common, "--model", "vgg", says="resnet50,cnn,lstm")
+        self.fails(2, *common, "--image", "8", says="--image")
+        self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
+        self.fails(1, *common, "--algorithm", "ring", says="allgather")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 
 #include "conformance.h"
 #include "dgc/collectives.h"
+#include "exchange/presence.h"
 #include "processes.h"
 
 namespace dgc {
@@ -146,6 +147,29 @@ TEST(GlooGroup, TheFirstCauseReachesEverybodyAndStays) {
   const auto deadline = Clock::now() + 15s;
   for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
   EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(GlooGroup, RanksInDifferentCollectivesEndWithAnError) {
+  // Gloo would abort the process if a message were longer than what the other side expects.
+  const TemporaryFolder folder;
+  Ranks ranks(2, [&](int rank) {
+    const auto group = join(folder.path(), rank, 2, 5s);
+    try {
+      if (rank == 0) {
+        exchange::agree(*group, {.step = 3, .present = std::vector<bool>(500)});
+      } else {
+        const std::string text = "something else";
+        all_gather(*group, std::as_bytes(std::span(text)));
+        barrier(*group);
+      }
+    } catch (const Error& error) {
+      if (rank == 0) group->fail(error);
+      return;
+    }
+    throw std::runtime_error("went on");
+  });
+  const auto deadline = Clock::now() + 15s;
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
 }
 
 TEST(GlooGroup, ARankThatNeverComesIsNamed) {

@@ -80,6 +80,32 @@ TEST(LocalGroup, ARankThatStallsIsFoundWithinTheDeadline) {
   }
 }
 
+TEST(LocalGroup, ASecondThreadIsRefusedAndTheFirstGoesOn) {
+  auto groups = make_local_groups(2, std::chrono::seconds(10));
+  std::byte received{};
+  std::jthread first([&] {
+    const Incoming receive{1, {&received, 1}};
+    groups[0]->exchange({}, {&receive, 1});
+  });
+  std::byte other{};
+  const Incoming receive{1, {&other, 1}};
+  bool refused = false;
+  // Whoever comes second is refused; give the other thread time to be first.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  try {
+    groups[0]->exchange({}, {&receive, 1});
+  } catch (const Error& error) {
+    refused = error.code() == ErrorCode::wrong_order;
+  }
+  EXPECT_TRUE(refused);
+  const std::byte sent{42};
+  const Outgoing send{0, {&sent, 1}};
+  groups[1]->exchange({&send, 1}, {});
+  first.join();
+  EXPECT_EQ(received, sent);
+  EXPECT_FALSE(groups[0]->failure());
+}
+
 TEST(LocalGroup, LyingLengthsAreRefusedBeforeAnythingIsAllocated) {
   const auto errors = run_ranks(2, 20s, [](Group& group) {
     const std::vector<std::byte> bytes(group.rank() == 1 ? 1000 : 1);

@@ -71,11 +71,13 @@ def main():
         assert codes == [0] * WORKERS, outputs
         expected = hashes(outputs)
 
-        killed, done, resumed = 0, False, []
+        killed, attempts, done, resumed = 0, 0, False, []
         while killed < kills:
+            attempts += 1
+            assert attempts <= 4 * kills + 10, f"only {killed} kills in {attempts} runs"
             if done:  # the run had ended before the kill: begin another
                 shutil.rmtree(os.path.join(work, "killed"))
-            outputs, codes, _ = run("killed", killed, chance.uniform(0.0, whole * 0.7))
+            outputs, codes, _ = run("killed", attempts, chance.uniform(0.0, whole * 0.7))
             done = all(code == 0 for code in codes)
             if done:
                 assert hashes(outputs) == expected, (expected, outputs)
@@ -86,7 +88,7 @@ def main():
                     assert code != 1 or "rank" in err, err
             resumed += [int(line.split()[1]) for out, _ in outputs[:1]
                         for line in out.splitlines() if line.startswith("from")]
-            killed += 1
+            killed += not done
         outputs, codes, _ = run("killed", "last")
         assert codes == [0] * WORKERS, outputs
         assert hashes(outputs) == expected, (expected, outputs)

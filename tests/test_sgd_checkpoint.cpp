@@ -235,7 +235,7 @@ TEST(SgdCheckpoint, InTheMiddleOfAStepIsRefused) {
   const TemporaryFolder folder;
   run_workers(2, [&](Group& group) {
     torch::Tensor w = torch::ones({4, 4}).requires_grad_();
-    Sgd sgd(group, {w}, SgdOptions(0.1));
+    Sgd sgd(group, {w}, SgdOptions(0.1).overlap(false));
     w.sum().backward();
     EXPECT_THROW(save_checkpoint(folder.path(), sgd), Error);
     EXPECT_THROW(load_checkpoint(folder.path(), sgd), Error);

@@ -108,6 +108,21 @@ TEST(SgdAccumulation, StepsAndNoSyncGiveTheSame) {
   EXPECT_FALSE(identical(steps, once)) << "the sum of three means is not the mean of all";
 }
 
+TEST(SgdAccumulation, GradientsAddUpAsInPyTorch) {
+  run_workers(2, [&](Group& group) {
+    torch::Tensor w = torch::ones({4, 4}).requires_grad_();
+    Sgd sgd(group, {w}, SgdOptions(0.1).schedule(Schedule(1.0)).accumulation_steps(3));
+    for (int step = 1; step <= 2; ++step) {
+      w.sum().backward();  // thrown away, and not counted
+      sgd.zero_grad();
+      for (int pass = 0; pass < 3; ++pass) (w.sum() * (group.rank() + 1.0)).backward();
+      sgd.step();
+      sgd.zero_grad();
+      EXPECT_TRUE(torch::allclose(w, torch::full({4, 4}, 1.0 - step * 0.1 * 3 * 1.5)));
+    }
+  });
+}
+
 TEST(SgdAccumulation, ASecondBackwardIsRefusedByName) {
   const auto errors = run_ranks(2, std::chrono::seconds(5), [&](Group& group) {
     torch::Tensor w = torch::ones({8, 8}).requires_grad_();
@@ -291,6 +306,26 @@ TEST(SgdParameters, HalfAndBfloat16HaveMastersOf32Bits) {
       EXPECT_EQ(sgd.report().tensors[0].type, type == torch::kHalf ? "half" : "bfloat16");
     });
   }
+}
+
+TEST(SgdParameters, WhatIsWrittenToThemByHandStays) {
+  run_workers(2, [&](Group& group) {
+    torch::Tensor half = torch::ones({4, 4}, torch::kHalf).requires_grad_();
+    torch::Tensor turned = torch::ones({4, 4}).t().slice(0, 0, 4, 2).detach().requires_grad_();
+    Sgd sgd(group, {half, turned}, SgdOptions(0.5).schedule(Schedule(1.0)));
+    for (int step = 0; step < 2; ++step) {
+      {
+        const torch::NoGradGuard no_grad;
+        half.fill_(3.0);
+        turned.fill_(3.0);
+      }
+      sgd.zero_grad();
+      (half.to(torch::kFloat).sum() + turned.sum()).backward();
+      sgd.step();
+      EXPECT_TRUE(torch::allclose(half.to(torch::kFloat), torch::full({4, 4}, 2.5)));
+      EXPECT_TRUE(torch::allclose(turned, torch::full({2, 4}, 2.5)));
+    }
+  });
 }
 
 TEST(SgdParameters, DoublesAreRefusedByNameOnAllRanks) {

@@ -16,6 +16,7 @@ namespace dgc::app {
 
 void add_bench_compress(CLI::App& bench);
 void add_bench_exchange(CLI::App& bench);
+void add_bench_torch(CLI::App& bench);
 void add_bench_wire(CLI::App& bench);
 
 /// Milliseconds of repeated runs of one thing.

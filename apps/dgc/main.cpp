@@ -59,7 +59,8 @@ int main(int argc, char** argv) {
       "  dgc bench compress                      speed of a compression step\n"
       "  dgc bench wire                          size and speed of the wire format\n"
       "  dgc bench exchange                      bytes and time of each exchange algorithm\n"
-      "  dgc inspect FILE                        what is in a message or state file\n\n"
+      "  dgc bench torch                         what it costs a training step of libtorch\n"
+      "  dgc inspect FILE                        what is in a message, state or checkpoint\n\n"
       "`dgc COMMAND --help` explains each, with examples.",
       "dgc"};
   app.set_version_flag("--version", "dgc " DGC_VERSION);

@@ -13,9 +13,10 @@ namespace dgc {
 
 struct CheckpointInfo {
   std::uint64_t step = 0;
-  std::string user;            ///< what the caller gave to save_checkpoint on rank 0
-  int workers = 0;             ///< that wrote it
-  std::filesystem::path path;  ///< where this rank saw it; empty if it came from another rank
+  std::string user;  ///< what the caller gave to save_checkpoint; rank 0's, when it was loaded
+  int workers = 0;   ///< that wrote it
+  /// The directory; as the lowest rank that sees it calls it, where this rank does not.
+  std::filesystem::path path;
 };
 
 /// Writes folder/step-… and removes all but the newest `keep`. Ranks may share the folder or each
@@ -30,10 +31,10 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
 /// changed, when there is none. With the same number of workers training goes on bit for bit as it
 /// would have; with another, the sums of u and v over the workers are conserved. Files that a rank
 /// does not see come from one that does. Learning rates of the groups are restored; step a
-/// torch::optim::LRScheduler as often as it had been before this call. A collective call.
-///
-/// Throws Error on all ranks, naming file and reason: checksum_mismatch, truncated, bad_state for
-/// damage; state_mismatch or shape_mismatch for another model. Nothing is changed then.
+/// torch::optim::LRScheduler as often as it had been before this call. A collective call./// Throws
+/// Error on all ranks, naming file and reason: checksum_mismatch, truncated, bad_state for damage;
+/// state_mismatch or shape_mismatch for another model; io when there are checkpoints, but not of
+/// `step`. Nothing is changed then.
 std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
                                               std::optional<std::uint64_t> step = {});
 

@@ -109,6 +109,10 @@ class Compressor {
   /// gradients stay accumulated; the step is not advanced.
   void restore();
 
+  /// Whether the gradient of a tensor has entered u and v since the last commit, also if the step
+  /// was restored.
+  bool accumulated(std::size_t tensor) const noexcept;
+
   /// Of the last step, by tensor; zeros for tensors that took no part.
   std::span<const TensorStats> stats() const noexcept;
   /// Factor that clipping applied in the last call; 1 when it did not fire.

@@ -1,6 +1,7 @@
 // A fixed set of workers that exchange bytes: the only thing that algorithms know of a network.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,8 @@ struct Traffic {
 };
 
 /// One rank's end of a group. All ranks make the same calls in the same order. A group is used by
-/// one thread at a time. A group of one needs no peers, and its collectives do nothing.
+/// one thread at a time (wrong_order otherwise, and nothing is sent). A group of one needs no
+/// peers, and its collectives do nothing.
 ///
 /// Errors: peer_lost and timeout name the suspected peer; peer_failed carries the cause that
 /// another rank gave to fail(). After any of them the group is dead: every later call throws the
@@ -92,6 +94,7 @@ class Group {
   int rank_;
   int size_;
   std::chrono::milliseconds timeout_;
+  std::atomic<bool> busy_{false};
   Traffic traffic_;
   std::optional<Error> failure_;
 };

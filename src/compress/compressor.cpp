@@ -47,6 +47,7 @@ struct Undo {
 struct Slot {
   CarriedThreshold carried;
   Undo undo;
+  bool accumulated = false;
   std::vector<std::byte> frame;  // of this step, until the message is assembled
 };
 
@@ -527,6 +528,7 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   my.pool.run(my.jobs.size(), [&](std::size_t i, int worker) {
     my.guess_threshold(my.jobs[i], scale, scratch_of(worker));
   });
+  for (const Job& job : my.jobs) my.slots[job.tensor].accumulated = true;
   my.pool.run(my.pieces.size(), [&](std::size_t i, int worker) {
     my.accumulate_piece(i, scale, scratch_of(worker));
   });
@@ -566,7 +568,7 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
 }
 
 void Compressor::commit() {
-  for (Slot& slot : impl_->slots) slot.undo.pending = false;
+  for (Slot& slot : impl_->slots) slot.undo.pending = slot.accumulated = false;
   impl_->state.set_step(impl_->state.step() + 1);
   impl_->step_open = false;
 }
@@ -576,6 +578,9 @@ void Compressor::restore() {
   impl_->step_open = false;
 }
 
+bool Compressor::accumulated(std::size_t tensor) const noexcept {
+  return impl_->slots[tensor].accumulated;
+}
 std::span<const TensorStats> Compressor::stats() const noexcept { return impl_->stats; }
 double Compressor::clip_factor() const noexcept { return impl_->clip_factor; }
 Compressor::Seconds Compressor::seconds() const noexcept { return impl_->seconds; }

@@ -22,12 +22,20 @@ void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> 
     if (!receive.bytes.empty()) in.push_back(receive);
   }
   if (out.empty() && in.empty()) return;
+  // Messages of two threads would take each other's places.
+  if (busy_.exchange(true)) {
+    throw Error(ErrorCode::wrong_order, "exchange", fmt::format("rank {}", rank_),
+                "two threads use one group at the same time",
+                "give each its own group; between backward() and step() it is the optimizer's");
+  }
   try {
     do_exchange(out, in, std::chrono::steady_clock::now() + timeout_);
   } catch (const std::exception& error) {
+    busy_ = false;
     fail(as_error(error));
     throw;
   }
+  busy_ = false;
   for (const Outgoing& send : out) traffic_.bytes_sent += send.bytes.size();
   for (const Incoming& receive : in) traffic_.bytes_received += receive.bytes.size();
   traffic_.messages_sent += out.size();

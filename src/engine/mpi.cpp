@@ -153,6 +153,7 @@ class MpiGroup final : public Group {
     void* value = nullptr;
     MPI_Comm_get_attr(data_, MPI_TAG_UB, &value, &found);
     if (found != 0) tags_ = static_cast<std::uint64_t>(*static_cast<int*>(value)) + 1;
+    MPI_Query_thread(&thread_level_);
   }
 
   ~MpiGroup() override {
@@ -167,6 +168,7 @@ class MpiGroup final : public Group {
  protected:
   void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
                    Deadline deadline) override {
+    check_thread();
     Requests requests;
     try {
       for (const Incoming& receive : receives) {
@@ -221,6 +223,14 @@ class MpiGroup final : public Group {
   }
 
  private:
+  /// An MPI that the caller started may allow one thread only.
+  void check_thread() const {
+    if (thread_level_ >= MPI_THREAD_SERIALIZED || std::this_thread::get_id() == thread_) return;
+    throw Error(ErrorCode::engine_unavailable, "mpi", "threads",
+                "MPI was started for one thread, and another uses the group",
+                "start it with MPI_Init_thread(…, MPI_THREAD_SERIALIZED, …), or leave it to dgc");
+  }
+
   struct Requests {
     std::vector<MPI_Request> handles;
     std::vector<MPI_Status> statuses;
@@ -323,6 +333,8 @@ class MpiGroup final : public Group {
   }
 
   std::string host_;
+  const std::thread::id thread_ = std::this_thread::get_id();
+  int thread_level_ = MPI_THREAD_SINGLE;
   Communicator data_;
   Communicator board_;
   std::vector<std::uint64_t> sent_;  // messages so far to each peer: tags

@@ -12,14 +12,14 @@ namespace dgc::exchange {
 struct Presence {
   std::uint64_t step = 0;
   std::uint32_t bucket = 0;
-  std::vector<bool> present;  ///< by tensor of the bucket; the same length on all ranks
+  std::vector<bool> present;  ///< by tensor of the model; the same length on all ranks
   bool nonfinite = false;     ///< some gradient is NaN or infinite
   bool stop = false;
 };
 
 /// What holds on any rank: a tensor is present, a gradient is not finite, somebody wants to stop.
-/// One message of a few bytes to each other rank. Throws Error(configuration_mismatch) when ranks
-/// are at another step or bucket, and what Group throws. A collective call.
+/// A few bytes to each other rank. Throws Error(configuration_mismatch) when ranks are at another
+/// step or bucket or somewhere else, and what Group throws. A collective call.
 Presence agree(Group& group, const Presence& mine);
 
 }  // namespace dgc::exchange

@@ -44,25 +44,44 @@ void Sgd::Impl::sync_buffers() {
 }
 
 void Sgd::add_buffers(const torch::OrderedDict<std::string, torch::Tensor>& buffers) {
-  std::string all = "dgc buffers\n";
-  for (const auto& item : buffers) {
-    const torch::Tensor& buffer = item.value();
-    if (!buffer.defined()) continue;
-    if (!buffer.device().is_cpu()) {
-      const Error error(ErrorCode::invalid_argument, "Sgd", "buffer '" + item.key() + "'",
-                        "is not on the CPU", "move the model to the CPU");
-      impl_->group.fail(error);
-      throw Error(error);
+  Impl& my = *impl_;
+  my.require_idle("add_buffers");
+  try {
+    std::string all = "dgc buffers\n";
+    for (const auto& item : buffers) {
+      const std::string& name = item.key();
+      const torch::Tensor& buffer = item.value();
+      if (!buffer.defined()) continue;
+      const auto refuse = [&](const char* problem, const char* hint) {
+        throw Error(ErrorCode::invalid_argument, "Sgd", fmt::format("buffer '{}'", name), problem,
+                    hint);
+      };
+      if (!buffer.device().is_cpu()) refuse("is not on the CPU", "move the model to the CPU");
+      for (const sgd::Parameter& parameter : my.parameters) {
+        if (parameter.name == name) refuse("has the name of a parameter", "rename one of them");
+      }
+      for (const auto& known : my.buffers) {
+        if (known.first == name) refuse("is there already", "add each buffer once");
+      }
+      all +=
+          fmt::format("buffer {} {} {}\n", name, TensorSpec{"", buffer.sizes().vec()}.shape_text(),
+                      torch::toString(buffer.scalar_type()));
     }
-    impl_->buffers.emplace_back(item.key(), buffer);
-    all += fmt::format("buffer {} {} {}\n", item.key(),
-                       TensorSpec{"", buffer.sizes().vec()}.shape_text(),
-                       torch::toString(buffer.scalar_type()));
+    exchange::handshake(my.group, all);
+  } catch (const std::exception& error) {
+    my.group.fail(as_error(error));
+    throw;
   }
-  exchange::handshake(impl_->group, all);
-  for (const auto& [name, buffer] : impl_->buffers) impl_->broadcast_buffer(buffer);
+  for (const auto& item : buffers) {
+    if (!item.value().defined()) continue;
+    my.buffers.emplace_back(item.key(), item.value());
+    my.broadcast_buffer(item.value());
+  }
 }
 
-void Sgd::sync_buffers() { impl_->sync_buffers(); }
+void Sgd::sync_buffers() {
+  impl_->require_idle("sync_buffers");
+  impl_->sync_buffers();
+}
 
 }  // namespace dgc

@@ -69,6 +69,32 @@ void add_private_parts(Sgd::Impl& optimizer, Dictionary& all) {
   }
 }
 
+/// model.pt and optimizer.pt.
+std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my) {
+  Dictionary rest;
+  add_private_parts(my, rest);
+  Dictionary model;
+  for (const sgd::Parameter& parameter : my.parameters) {
+    model.insert(parameter.name, saved(parameter.tensor));
+    for (const std::string& alias : parameter.aliases)
+      model.insert(alias, model.at(parameter.name));
+    if (parameter.master.defined()) rest.insert("master/" + parameter.name, parameter.master);
+  }
+  for (const auto& [name, buffer] : my.buffers)
+    model.insert(name, rest.at("rank/0/buffer/" + name));
+  for (std::size_t t = 0; t < my.decay.size(); ++t) {
+    if (my.decay[t].empty()) continue;
+    rest.insert("decay/" + my.parameter(t).name,
+                torch::from_blob(my.decay[t].data(), my.parameter(t).tensor.sizes()));
+  }
+  std::vector<double> rates;
+  for (const auto& g : my.param_groups) rates.push_back(g.options().get_lr());
+  rest.insert("lr", torch::tensor(rates, torch::kDouble));
+  rest.insert("loss_scale", torch::tensor(my.pipeline->loss_scale, torch::kDouble));
+
+  return std::pair(pickled(model), pickled(rest));
+}
+
 /// Parts of an opened checkpoint, looked up by name.
 class Parts {
  public:
@@ -105,10 +131,15 @@ class Parts {
 /// Tensors of ours and what they become, to be copied when everything is known to be there.
 using Assignments = std::vector<std::pair<torch::Tensor, torch::Tensor>>;
 
-void require_no_open_step(const Sgd::Impl& optimizer, const char* operation) {
-  if (!optimizer.pipeline->under_way()) return;
-  throw Error(ErrorCode::wrong_order, operation, "checkpoint",
-              "a step is under way: backward() was called and step() was not", "call step() first");
+/// What goes wrong with this rank alone is told to the others, who would wait for it.
+template <typename Work>
+auto telling_others(Group& group, const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception& error) {
+    group.fail(as_error(error));
+    throw;
+  }
 }
 
 }  // namespace
@@ -116,32 +147,11 @@ void require_no_open_step(const Sgd::Impl& optimizer, const char* operation) {
 CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
                                const std::string& user, int keep) {
   Sgd::Impl& my = optimizer.impl();
-  require_no_open_step(my, "save");
+  my.require_idle("save");
   const torch::NoGradGuard no_grad;
 
-  Dictionary rest;
-  add_private_parts(my, rest);
-  Dictionary model;
-  for (const sgd::Parameter& parameter : my.parameters) {
-    model.insert(parameter.name, saved(parameter.tensor));
-    for (const std::string& alias : parameter.aliases)
-      model.insert(alias, model.at(parameter.name));
-    if (parameter.master.defined()) rest.insert("master/" + parameter.name, parameter.master);
-  }
-  for (const auto& [name, buffer] : my.buffers)
-    model.insert(name, rest.at("rank/0/buffer/" + name));
-  for (std::size_t t = 0; t < my.decay.size(); ++t) {
-    if (my.decay[t].empty()) continue;
-    rest.insert("decay/" + my.parameter(t).name,
-                torch::from_blob(my.decay[t].data(), my.parameter(t).tensor.sizes()));
-  }
-  std::vector<double> rates;
-  for (const auto& g : my.param_groups) rates.push_back(g.options().get_lr());
-  rest.insert("lr", torch::tensor(rates, torch::kDouble));
-  rest.insert("loss_scale", torch::tensor(my.pipeline->loss_scale, torch::kDouble));
-
-  const std::vector<char> model_bytes = pickled(model);
-  const std::vector<char> rest_bytes = pickled(rest);
+  const auto [model_bytes, rest_bytes] =
+      telling_others(my.group, [&] { return pickled_parts(my); });
   CheckpointInfo info{.step = my.state->step(), .user = user, .workers = my.group.size()};
   info.path = checkpoint::save(my.group, folder,
                                {.step = info.step,
@@ -156,13 +166,14 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
 std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
                                               std::optional<std::uint64_t> step) {
   Sgd::Impl& my = optimizer.impl();
-  require_no_open_step(my, "load");
+  my.require_idle("load");
   const torch::NoGradGuard no_grad;
   const auto found = checkpoint::open(my.group, folder, step);
   if (!found) return {};
 
-  const Parts model(*found, kModel);
-  const Parts rest(*found, kOptimizer);
+  // Files were found whole: if they cannot be read now, that is this rank's trouble alone.
+  const auto [model, rest] = telling_others(
+      my.group, [&] { return std::pair(Parts(*found, kModel), Parts(*found, kOptimizer)); });
   Assignments assignments;
   for (const sgd::Parameter& parameter : my.parameters) {
     assignments.emplace_back(parameter.tensor, model.at(parameter.name, parameter.tensor));
@@ -193,6 +204,8 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
   found->load_state(*my.state);  // the last thing that can fail
 
   for (auto& [ours, theirs] : assignments) ours.copy_(theirs);
+  // Tensor and master belong together; else the master would be taken from the rounded values.
+  for (sgd::Parameter& parameter : my.parameters) parameter.version = parameter.tensor._version();
   my.decay = std::move(decay);
   for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
     my.param_groups[g].options().set_lr(rates[static_cast<std::int64_t>(g)].item<double>());
@@ -200,6 +213,7 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
   my.pipeline->loss_scale = scale.item<double>();
   if (my.group.rank() < found->workers()) set_random_state(random);
   my.stats = {};
+  my.pipeline->reset();
   return CheckpointInfo{.step = found->step(),
                         .user = found->user(),
                         .workers = found->workers(),

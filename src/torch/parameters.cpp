@@ -20,17 +20,14 @@ void check(const std::string& name, const torch::Tensor& tensor) {
     refuse(name, fmt::format("is on {}", tensor.device().str()), "move the model to the CPU");
   }
   if (tensor.layout() != torch::kStrided) refuse(name, "is not a strided tensor", "make it dense");
-  switch (tensor.scalar_type()) {
-    case torch::kFloat:
-    case torch::kHalf:
-    case torch::kBFloat16:
-      return;
-    default:
-      refuse(name,
-             fmt::format("is of type {}; residuals and messages have 32 bits",
-                         torch::toString(tensor.scalar_type())),
-             "convert the model: model->to(torch::kFloat)");
+  const auto type = tensor.scalar_type();
+  if (!tensor.requires_grad() || type == torch::kFloat || type == torch::kHalf ||
+      type == torch::kBFloat16) {
+    return;
   }
+  refuse(name,
+         fmt::format("is of type {}; residuals and messages have 32 bits", torch::toString(type)),
+         "convert the model: model->to(torch::kFloat)");
 }
 
 }  // namespace
@@ -48,44 +45,61 @@ std::string Parameter::why() const {
   return fmt::format("{} dimension{}", dimensions, dimensions == 1 ? "" : "s");
 }
 
-std::span<float> Parameter::values() const {
+std::span<float> Parameter::values() {
+  if (master.defined() && tensor._version() != version) reread();
   const torch::Tensor& source = master.defined() ? master : tensor;
   // Looked up each time: set_data and the like may have moved it.
-  if (source.scalar_type() != torch::kFloat || !source.is_contiguous()) {
+  if (tensor.numel() != elements || source.scalar_type() != torch::kFloat ||
+      !source.is_contiguous()) {
     throw Error(ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", name),
-                "has another type or layout than when the optimizer was made",
+                "has another size, type or layout than when the optimizer was made",
                 "convert the model first, then make the optimizer");
   }
-  return {source.data_ptr<float>(), static_cast<std::size_t>(source.numel())};
+  return {source.data_ptr<float>(), static_cast<std::size_t>(elements)};
 }
 
-void Parameter::publish() const {
-  if (master.defined()) {
-    const torch::NoGradGuard no_grad;
-    tensor.copy_(master);  // counts as a change by itself
+void Parameter::publish() {
+  if (!master.defined()) {
+    tensor.unsafeGetTensorImpl()->bump_version();
     return;
   }
-  tensor.unsafeGetTensorImpl()->bump_version();
+  const torch::NoGradGuard no_grad;
+  tensor.copy_(master);  // counts as a change by itself
+  version = tensor._version();
 }
 
-void Parameter::reread() const {
+void Parameter::reread() {
   if (!master.defined()) return;
   const torch::NoGradGuard no_grad;
   master.copy_(tensor);
+  version = tensor._version();
+}
+
+void check_parameters(std::span<const SgdGroup> groups) {
+  std::map<const void*, std::size_t> seen;
+  std::set<std::string> names;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const auto& item : groups[g].parameters) {
+      const std::string name = groups[g].prefix + item.key();
+      check(name, item.value());
+      if (!names.insert(name).second) {
+        refuse(name, "is the name of two parameters", "give one of the groups a prefix");
+      }
+      const auto place = seen.try_emplace(item.value().unsafeGetTensorImpl(), g).first;
+      if (place->second == g) continue;
+      refuse(name, fmt::format("is in group {} and, tied, in group {}", g, place->second),
+             "put tied weights into one group");
+    }
+  }
 }
 
 std::vector<Parameter> collect_parameters(std::span<const SgdGroup> groups) {
   std::vector<Parameter> all;
   std::map<const void*, std::size_t> seen;
-  std::set<std::string> names;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& item : groups[g].parameters) {
-      const std::string& name = item.key();
+      const std::string name = groups[g].prefix + item.key();
       const torch::Tensor& tensor = item.value();
-      check(name, tensor);
-      if (!names.insert(name).second) {
-        refuse(name, "is in two groups", "give every parameter a name of its own");
-      }
       const auto [place, fresh] = seen.try_emplace(tensor.unsafeGetTensorImpl(), all.size());
       if (!fresh) {
         all[place->second].aliases.push_back(name);
@@ -95,7 +109,8 @@ std::vector<Parameter> collect_parameters(std::span<const SgdGroup> groups) {
                           .tensor = tensor,
                           .group = g,
                           .send = groups[g].options.send(),
-                          .frozen = !tensor.requires_grad()};
+                          .frozen = !tensor.requires_grad(),
+                          .elements = tensor.numel()};
       const bool direct = tensor.scalar_type() == torch::kFloat && tensor.is_contiguous();
       if (!direct && !parameter.frozen) {
         parameter.master = torch::empty(tensor.sizes(), torch::kFloat);

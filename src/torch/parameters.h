@@ -22,20 +22,25 @@ struct Parameter {
   std::size_t group = 0;
   Send send = Send::automatic;
   bool frozen = false;
+  std::int64_t elements = 0;
+  std::int64_t version = 0;  // of the tensor, when it and the master were the same
 
   TensorSpec spec() const;
-  std::string why() const;
-  /// Values that an update is to change; publish() afterwards.
-  std::span<float> values() const;
+  std::string why() const;  /// Values that an update is to change; publish() afterwards. Where
+                            /// somebody wrote to the tensor
+  /// since, the master follows it first. Throws Error(wrong_order) if size or type have changed.
+  std::span<float> values();
   /// Shows an update to autograd and, where there is a master, to the tensor.
-  void publish() const;
-  /// Takes the master from the tensor, which was changed by hand.
-  void reread() const;
+  void publish();
+  /// Takes the master from the tensor.
+  void reread();
 };
 
-/// Parameters of all groups, in order, tied ones once. Throws Error(invalid_argument), naming the
-/// parameter: not a leaf, not on the CPU, a type that residuals of 32 bits cannot follow, a name
-/// used twice.
+/// Throws Error(invalid_argument), naming the parameter: undefined, not a leaf, not on the CPU, a
+/// type that residuals of 32 bits cannot follow, a name used twice, in two groups.
+void check_parameters(std::span<const SgdGroup> groups);
+
+/// Parameters of all groups, which were checked, in order, tied ones once.
 std::vector<Parameter> collect_parameters(std::span<const SgdGroup> groups);
 
 /// A gradient as contiguous fp32 in the order of its parameter; no copy where it is that already.

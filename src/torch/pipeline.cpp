@@ -26,12 +26,13 @@ std::span<const float> values_of(const torch::Tensor& tensor) {
 }  // namespace
 
 Pipeline::Pipeline(Group& group, Exchange& exchange, State& state,
-                   std::vector<torch::Tensor> tensors, BucketPlan plan,
-                   const PipelineOptions& options)
+                   std::vector<torch::Tensor> tensors, std::vector<std::string> names,
+                   BucketPlan plan, const PipelineOptions& options)
     : group_(group),
       exchange_(exchange),
       state_(state),
       tensors_(std::move(tensors)),
+      names_(std::move(names)),
       plan_(std::move(plan)),
       options_(options),
       bucket_of_(tensors_.size()),
@@ -72,29 +73,44 @@ void Pipeline::reset() noexcept {
   submitted_ = 0;
 }
 
+bool Pipeline::under_way() const noexcept {
+  return sent() ||
+         std::any_of(picked_.begin(), picked_.end(), [](const Picked& p) { return p.touched; });
+}
+
 /// Autograd is about to add to grad(), which the other thread may be reading.
 void Pipeline::before(std::size_t tensor) {
   const std::scoped_lock lock(mutex_);
   if (bucket_of_[tensor] >= submitted_) return;
   throw Error(
-      ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", state_.tensors()[tensor].name),
+      ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
       fmt::format("gets another gradient in step {}, after its bucket was sent", state_.step()),
       "call step() after each backward(), set accumulation_steps, or use no_sync()");
 }
 
 void Pipeline::after(std::size_t tensor) {
   const std::scoped_lock lock(mutex_);
-  if (no_sync > 0) return;
   Picked& picked = picked_[tensor];
+  picked.touched = true;
+  if (no_sync > 0) return;
   if (++picked.passes != options_.accumulation_steps) return;
   if (!pick_up(tensor)) return;
   if (options_.overlap) {
     --missing_[bucket_of_[tensor]];
     while (submitted_ < plan_.size() && missing_[submitted_] == 0) submit_next();
   } else if (options_.measure) {
-    const Gradient gradient{tensor, values_of(picked.values)};
-    picked.norm = exchange_.compressor().norm({&gradient, 1});
+    picked.norm = norm_of(tensor);
   }
+}
+
+double Pipeline::norm_of(std::size_t tensor) const {
+  const Gradient gradient{tensor, values_of(picked_[tensor].values)};
+  if (!options_.norm_from_exchange) return exchange_.compressor().norm({&gradient, 1});
+  // The compressor knows shares of tensors only; this norm is not used but to find what is
+  // infinite.
+  double squares = 0.0;
+  for (const float x : gradient.values) squares += static_cast<double>(x) * x;
+  return std::sqrt(squares);
 }
 
 /// False where there is no gradient.
@@ -103,8 +119,7 @@ bool Pipeline::pick_up(std::size_t tensor) {
   const torch::Tensor& source = tensors_[tensor].grad();
   if (!source.defined()) return false;
   if (source.sizes() != tensors_[tensor].sizes()) {
-    throw Error(ErrorCode::shape_mismatch, "Sgd",
-                fmt::format("parameter '{}'", state_.tensors()[tensor].name),
+    throw Error(ErrorCode::shape_mismatch, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
                 "has a gradient of another shape");
   }
   picked.source = source;
@@ -114,16 +129,21 @@ bool Pipeline::pick_up(std::size_t tensor) {
   return true;
 }
 
-void Pipeline::check_unchanged(std::size_t tensor) const {
+bool Pipeline::is_unchanged(std::size_t tensor) const {
   const Picked& picked = picked_[tensor];
-  if (!picked.source.defined()) return;
   const torch::Tensor& now = tensors_[tensor].grad();
-  if (now.is_same(picked.source) &&
-      (now.layout() != torch::kStrided || now._version() == picked.version)) {
-    return;
+  if (!picked.source.defined() || !now.defined()) {
+    return picked.source.defined() == now.defined();
   }
+  // Sparse tensors have no versions.
+  return now.is_same(picked.source) &&
+         (now.layout() != torch::kStrided || now._version() == picked.version);
+}
+
+void Pipeline::check_unchanged(std::size_t tensor) const {
+  if (is_unchanged(tensor)) return;
   throw Error(
-      ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", state_.tensors()[tensor].name),
+      ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
       fmt::format("its gradient was changed after backward had sent it, in step {}", state_.step()),
       "make the optimizer with overlap(false), or use its clip_norm and loss_scale");
 }
@@ -166,21 +186,26 @@ std::vector<Gradient> Pipeline::gradients_of(std::size_t bucket, const std::vect
   return gradients;
 }
 
-Bucket Pipeline::exchange_bucket(std::size_t bucket, exchange::Presence mine,
+Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& mine,
                                  const Compressor::Call& call) {
   Result& result = results_[bucket];
+  const Traffic before = group_.traffic();
+  const auto start = std::chrono::steady_clock::now();
   try {
     result.agreed = exchange::agree(group_, mine);
   } catch (const std::exception& error) {
     group_.fail(as_error(error));
     throw;
   }
-  if (options_.skip_nonfinite && result.agreed.nonfinite) return {};
+  result.agreeing = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Bucket collected;
+  const bool skip = options_.skip_nonfinite && result.agreed.nonfinite;
   const std::vector<Gradient> gradients = gradients_of(bucket, result.agreed.present);
-  if (gradients.empty()) return {};
-  result.compressed = true;
-  Bucket collected = exchange_.collect(gradients, call);
-  measure(bucket, gradients, call.scale);
+  if (!skip && !gradients.empty()) {
+    collected = exchange_.collect(gradients, call);
+    measure(bucket, gradients, call.scale);
+  }
+  result.moved = group_.traffic() - before;
   return collected;
 }
 
@@ -194,19 +219,37 @@ void Pipeline::measure(std::size_t bucket, std::span<const Gradient> gradients, 
   }
 }
 
+/// Of gradients whose hook did not run, or that were changed since.
+void Pipeline::measure_norms() {
+  for (std::size_t t = 0; t < picked_.size(); ++t) {
+    Picked& picked = picked_[t];
+    if (!picked.values.defined() || picked.norm) continue;
+    picked.norm = norm_of(t);
+  }
+}
+
+/// A gradient is squared as double, so that only what is not finite has such a norm.
+void Pipeline::check_finite() const {
+  for (std::size_t t = 0; t < picked_.size(); ++t) {
+    if (std::isfinite(picked_[t].norm.value_or(0.0))) continue;
+    const std::span<const float> values = values_of(picked_[t].values);
+    const auto bad =
+        std::find_if_not(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+    throw Error(ErrorCode::nonfinite_gradient, "Sgd", fmt::format("parameter '{}'", names_[t]),
+                fmt::format("its gradient is {} at index {}, step {}, rank {}", *bad,
+                            bad - values.begin(), state_.step(), group_.rank()),
+                "nothing was accumulated; look at the loss and the learning rate");
+  }
+}
+
 /// Scale and norm for a step that goes as a whole.
-Compressor::Call Pipeline::call_of_step() {
+Compressor::Call Pipeline::call_of_step() const {
   Compressor::Call call{.scale = 1.0 / loss_scale};
   if (!options_.measure || options_.norm_from_exchange) return call;
   double squares = 0.0;
-  for (std::size_t t = 0; t < picked_.size(); ++t) {
-    Picked& picked = picked_[t];
-    if (!picked.values.defined()) continue;
-    if (!picked.norm) {
-      const Gradient gradient{t, values_of(picked.values)};
-      picked.norm = exchange_.compressor().norm({&gradient, 1});
-    }
-    squares += *picked.norm * *picked.norm;
+  for (const Picked& picked : picked_) {
+    const double norm = picked.norm.value_or(0.0);
+    squares += norm * norm;
   }
   call.norm = std::sqrt(squares);
   return call;
@@ -217,17 +260,15 @@ Collected Pipeline::finish() {
   std::chrono::duration<double> waiting{0.0};
   try {
     const std::scoped_lock lock(mutex_);
+    if (group_.failure()) throw Error(*group_.failure());
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       if (bucket_of_[t] < submitted_) {
         check_unchanged(t);
-        continue;
+      } else if (!is_unchanged(t) || !picked_[t].source.defined() ||
+                 picked_[t].source.layout() != torch::kStrided) {
+        // Never seen by a hook, or changed since.
+        if (!pick_up(t)) picked_[t] = {};
       }
-      // Picked up before, but perhaps changed since; or never seen by a hook.
-      const torch::Tensor& now = tensors_[t].grad();
-      const Picked& picked = picked_[t];
-      const bool fresh = now.defined() && picked.source.defined() && now.is_same(picked.source) &&
-                         now.layout() == torch::kStrided && now._version() == picked.version;
-      if (!fresh && !pick_up(t)) picked_[t] = {};
     }
     if (options_.overlap) {
       while (submitted_ < plan_.size()) submit_next();
@@ -235,16 +276,16 @@ Collected Pipeline::finish() {
       for (auto& bucket : pending_) buckets.push_back(bucket.get());
       waiting = std::chrono::steady_clock::now() - start;
     } else if (!plan_.empty()) {
-      const Compressor::Call call = call_of_step();
+      if (options_.measure) measure_norms();
       exchange::Presence mine = own_presence(0);
       if (options_.skip_nonfinite) {
-        // A gradient is squared as double, so that only what is not finite has such a norm.
-        for (const Picked& picked : picked_)
-          mine.nonfinite |= !std::isfinite(picked.norm.value_or(0.0));
+        for (const Picked& p : picked_) mine.nonfinite |= !std::isfinite(p.norm.value_or(0.0));
+      } else {
+        check_finite();
       }
       submitted_ = 1;
       const auto start = std::chrono::steady_clock::now();
-      buckets.push_back(exchange_bucket(0, mine, call));
+      buckets.push_back(exchange_bucket(0, mine, call_of_step()));
       const Bucket::Seconds& seconds = buckets[0].seconds();
       waiting = std::chrono::steady_clock::now() - start -
                 std::chrono::duration<double>(seconds.compress + seconds.encode);
@@ -259,21 +300,18 @@ Collected Pipeline::finish() {
 /// What a failed step did not come to compress is accumulated all the same, as in a step that sent
 /// nothing: a state saved after it has lost no gradient.
 void Pipeline::accumulate_rest() noexcept {
-  try {
-    for (std::size_t b = 0; b < plan_.size(); ++b) {
-      if (results_[b].compressed) continue;
-      std::vector<bool> own(tensors_.size());
-      for (const std::size_t t : plan_[b]) own[t] = picked_[t].values.defined();
-      const std::vector<Gradient> gradients = gradients_of(b, own);
-      if (gradients.empty() || state_.workers() != static_cast<std::uint32_t>(group_.size()))
-        continue;
-      std::vector<std::byte> scratch(exchange_.compressor().bound(gradients));
-      exchange_.compressor().compress(
-          gradients, scratch,
-          options_.overlap ? Compressor::Call{.scale = 1.0 / loss_scale} : call_of_step());
+  // Shares of a host's mean cannot be made of this worker's gradient.
+  if (state_.workers() != static_cast<std::uint32_t>(group_.size())) return;
+  Compressor& compressor = exchange_.compressor();
+  for (std::size_t t = 0; t < tensors_.size(); ++t) {
+    if (compressor.accumulated(t) || !picked_[t].values.defined()) continue;
+    try {
+      const Gradient gradient{t, values_of(picked_[t].values)};
+      std::vector<std::byte> scratch(compressor.bound({&gradient, 1}));
+      compressor.compress({&gradient, 1}, scratch, call_of_step());
+    } catch (const std::exception&) {
+      // Not finite, say: then it does not belong there.
     }
-  } catch (const std::exception&) {
-    // Not finite, say: then it does not belong there.
   }
   exchange_.restore();
 }
@@ -288,6 +326,10 @@ Collected Pipeline::collected(std::vector<Bucket> buckets, double waiting) const
     all.stop |= result.agreed.stop;
     all.gradient_squares += result.gradient_squares;
     all.residual_squares += result.residual_squares;
+    all.agreeing += result.agreeing;
+    all.moved = {all.moved.bytes_sent + result.moved.bytes_sent,
+                 all.moved.bytes_received + result.moved.bytes_received,
+                 all.moved.messages_sent + result.moved.messages_sent};
     for (const std::size_t t : plan_[b]) all.present[t] = result.agreed.present[t];
   }
   return all;

@@ -36,15 +36,16 @@ struct Collected {
   bool stop = false;          ///< some rank asked for it
   double gradient_squares = 0.0;
   double residual_squares = 0.0;
-  double waiting = 0.0;  ///< seconds that finish() blocked
-};
-
-/// One rank's pipeline, over the tensors that an Exchange was made of. Used by the thread that
-/// calls backward.
+  double waiting = 0.0;   ///< seconds that finish() blocked
+  double agreeing = 0.0;  ///< seconds that the ranks took to meet before buckets
+  Traffic moved;
+};  /// One rank's pipeline, over the tensors that an Exchange was made of. Used by the thread that
+    /// calls
+/// backward.
 class Pipeline {
  public:
   Pipeline(Group& group, Exchange& exchange, State& state, std::vector<torch::Tensor> tensors,
-           BucketPlan plan, const PipelineOptions& options);
+           std::vector<std::string> names, BucketPlan plan, const PipelineOptions& options);
   /// Waits for what is under way. A step that was begun and not finished is announced as failed.
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
@@ -57,9 +58,10 @@ class Pipeline {
   /// step.
   Collected finish();
   /// Forgets the step's gradients; ready for the next.
-  void reset() noexcept;
-  /// Buckets of a step have been sent, and it is not finished.
-  bool under_way() const noexcept { return submitted_ > 0; }
+  void reset() noexcept;  /// backward() was called and the step is not finished.
+  bool under_way() const noexcept;
+  /// Buckets of it have been sent: it has to be finished.
+  bool sent() const noexcept { return submitted_ > 0; }
 
   /// backward() goes unnoticed while this is above zero.
   int no_sync = 0;
@@ -75,25 +77,32 @@ class Pipeline {
     torch::Tensor values;  // the same as contiguous fp32
     std::int64_t version = 0;
     std::optional<double> norm;
-    int passes = 0;  // of backward, in this step
+    bool touched = false;  // by backward, in this step
+    int passes = 0;        // of backward that count
   };
   /// What the exchange of a bucket found out; written by its thread, read after its future.
   struct Result {
     exchange::Presence agreed;
-    bool compressed = false;
     double gradient_squares = 0.0;
     double residual_squares = 0.0;
+    double agreeing = 0.0;
+    Traffic moved;
   };
 
   void before(std::size_t tensor);
   void after(std::size_t tensor);
   bool pick_up(std::size_t tensor);
   void check_unchanged(std::size_t tensor) const;
+  bool is_unchanged(std::size_t tensor) const;
+  double norm_of(std::size_t tensor) const;
+  void measure_norms();
+  void check_finite() const;
   void submit_next();
   exchange::Presence own_presence(std::size_t bucket) const;
   std::vector<Gradient> gradients_of(std::size_t bucket, const std::vector<bool>& wanted);
-  Bucket exchange_bucket(std::size_t bucket, exchange::Presence mine, const Compressor::Call& call);
-  Compressor::Call call_of_step();
+  Bucket exchange_bucket(std::size_t bucket, const exchange::Presence& mine,
+                         const Compressor::Call& call);
+  Compressor::Call call_of_step() const;
   void measure(std::size_t bucket, std::span<const Gradient> gradients, double scale);
   void accumulate_rest() noexcept;
   Collected collected(std::vector<Bucket> buckets, double waiting) const;
@@ -102,6 +111,7 @@ class Pipeline {
   Exchange& exchange_;
   State& state_;
   std::vector<torch::Tensor> tensors_;
+  std::vector<std::string> names_;
   BucketPlan plan_;
   PipelineOptions options_;
   std::vector<std::size_t> bucket_of_;

@@ -31,6 +31,10 @@ SgdReport Sgd::report() const {
   report.buckets = static_cast<int>(my.plan.size());
   const double ratio = my.options.schedule().ratio_at(static_cast<std::int64_t>(my.state->step()));
   const std::span<const TensorStats> stats = tensor_stats();
+  for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
+    const auto& options = static_cast<const SgdGroupOptions&>(my.param_groups[g].options());
+    report.groups.push_back({options.lr(), options.weight_decay()});
+  }
   std::size_t next = 0;  // of the tensors that are exchanged
   for (const sgd::Parameter& parameter : my.parameters) {
     SgdReport::Tensor tensor{.name = parameter.name,
@@ -85,6 +89,10 @@ std::string SgdReport::text() const {
   text += fmt::format("{} parameters, {} of them sparse; {} bucket{}; algorithm {}; overlap {}\n",
                       parameters, sparse_parameters, buckets, buckets == 1 ? "" : "s", algorithm,
                       overlap);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    text +=
+        fmt::format("group {}: lr {}, weight decay {}\n", g, groups[g].lr, groups[g].weight_decay);
+  }
   text += "schedule:\n" + schedule;
   return text;
 }

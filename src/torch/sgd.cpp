@@ -18,10 +18,18 @@ namespace {
               std::move(hint));
 }
 
-std::vector<torch::optim::OptimizerParamGroup> param_groups_of(std::span<const SgdGroup> groups) {
+/// Checks them too: libtorch's own errors have no names, and the other ranks would not be told.
+std::vector<torch::optim::OptimizerParamGroup> param_groups_of(Group& group,
+                                                               std::span<const SgdGroup> groups) {
+  try {
+    sgd::check_parameters(groups);
+  } catch (const Error& error) {
+    group.fail(error);
+    throw;
+  }
   std::vector<torch::optim::OptimizerParamGroup> all;
-  for (const SgdGroup& group : groups) {
-    all.emplace_back(group.parameters.values(), std::make_unique<SgdGroupOptions>(group.options));
+  for (const SgdGroup& g : groups) {
+    all.emplace_back(g.parameters.values(), std::make_unique<SgdGroupOptions>(g.options));
   }
   return all;
 }
@@ -106,16 +114,30 @@ std::string Sgd::Impl::describe() const {
                         torch::toString(parameter(t).tensor.scalar_type()), of_group.lr(),
                         of_group.weight_decay());
   }
+  for (const sgd::Parameter& p : parameters) {
+    if (!p.frozen) continue;
+    text += fmt::format("frozen {} {} of type {}\n", p.name, p.spec().shape_text(),
+                        torch::toString(p.tensor.scalar_type()));
+  }
   return text;
+}
+
+void Sgd::Impl::require_idle(const char* operation) const {
+  if (!pipeline->under_way()) return;
+  throw Error(ErrorCode::wrong_order, operation, "optimizer",
+              "a step is under way: backward() was called and step() was not",
+              "call step() or zero_grad() first");
 }
 
 void Sgd::Impl::make_exchange() {
   std::vector<TensorSpec> model;
   std::vector<torch::Tensor> tensors;
+  std::vector<std::string> names;
   std::vector<std::uint64_t> bytes;
   for (std::size_t t = 0; t < trained.size(); ++t) {
     model.push_back(parameter(t).spec());
     tensors.push_back(parameter(t).tensor);
+    names.push_back(parameter(t).name);
     bytes.push_back(model.back().elements() * sizeof(float));
   }
   exchange::handshake(group, describe());
@@ -147,7 +169,7 @@ void Sgd::Impl::make_exchange() {
                                    .dense_transport = options.dense_transport()});
   const bool skip = options.nonfinite() == NonFinite::skip;
   const bool hierarchical = options.algorithm() == Algorithm::hierarchical;
-  pipeline.emplace(group, *exchange, *state, std::move(tensors), plan,
+  pipeline.emplace(group, *exchange, *state, std::move(tensors), std::move(names), plan,
                    sgd::PipelineOptions{.overlap = overlap,
                                         .measure = skip || options.clip_norm() > 0.0,
                                         .skip_nonfinite = skip,
@@ -161,7 +183,7 @@ const SgdGroupOptions& Sgd::Impl::group_of(std::size_t tensor) const {
 }
 
 void Sgd::Impl::broadcast_parameters() {
-  for (const sgd::Parameter& parameter : parameters) {
+  for (sgd::Parameter& parameter : parameters) {
     if (parameter.frozen) {
       broadcast_buffer(parameter.tensor);
       continue;
@@ -181,7 +203,8 @@ Sgd::Sgd(Group& group, std::vector<torch::Tensor> parameters, SgdOptions options
     : Sgd(group, numbered(parameters, options), options) {}
 
 Sgd::Sgd(Group& group, std::vector<SgdGroup> groups, SgdOptions options)
-    : Optimizer(param_groups_of(groups), std::make_unique<SgdGroupOptions>(defaults_of(options))),
+    : Optimizer(param_groups_of(group, groups),
+                std::make_unique<SgdGroupOptions>(defaults_of(options))),
       impl_(std::make_unique<Impl>(group, groups, std::move(options), param_groups_)) {}
 
 Sgd::~Sgd() = default;
@@ -208,6 +231,8 @@ void Sgd::zero_grad(bool set_to_none) {
       gradient.zero_();
     }
   }
+  // A backward() whose gradients are thrown away does not count. What was sent does.
+  if (!impl_->pipeline->sent()) impl_->pipeline->reset();
 }
 
 Sgd::NoSync::NoSync(Sgd& optimizer) : optimizer_(optimizer) {
@@ -219,11 +244,15 @@ void Sgd::set_loss_scale(double scale) {
   if (!(scale > 0.0) || !std::isfinite(scale)) {
     refuse("loss_scale", fmt::format("{} is not a positive number", scale));
   }
+  impl_->require_idle("set_loss_scale");
   impl_->pipeline->loss_scale = scale;
 }
 double Sgd::loss_scale() const noexcept { return impl_->pipeline->loss_scale; }
 
-void Sgd::broadcast_parameters() { impl_->broadcast_parameters(); }
+void Sgd::broadcast_parameters() {
+  impl_->require_idle("broadcast_parameters");
+  impl_->broadcast_parameters();
+}
 
 void Sgd::request_stop() noexcept { impl_->pipeline->stop = true; }
 bool Sgd::stop_requested() const noexcept { return impl_->stop; }

@@ -36,7 +36,10 @@ struct Sgd::Impl {
   bool stop = false;
   StepStats stats;
 
+  sgd::Parameter& parameter(std::size_t tensor) { return parameters[trained[tensor]]; }
   const sgd::Parameter& parameter(std::size_t tensor) const { return parameters[trained[tensor]]; }
+  /// Throws Error(wrong_order) between backward() and step().
+  void require_idle(const char* operation) const;
   const SgdGroupOptions& group_of(std::size_t tensor) const;
   /// Why buckets do not run beside backward; empty when they do.
   std::string no_overlap() const;
@@ -49,8 +52,10 @@ struct Sgd::Impl {
   void sync_buffers();
 
   void step();
+  /// What a step is going to change. Everything that can be wrong with that is found here.
+  std::vector<std::span<float>> targets_of_step();
   void apply(const sgd::Collected& collected, std::span<const std::span<float>> targets);
-  void describe_step(const sgd::Collected& collected, const Traffic& moved);
+  void describe_step(const sgd::Collected& collected);
 };
 
 }  // namespace dgc

@@ -16,52 +16,65 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+std::vector<std::span<float>> Sgd::Impl::targets_of_step() {
+  std::size_t now = 0;
+  for (const auto& g : param_groups) now += g.params().size();
+  if (now != given) {
+    throw Error(ErrorCode::wrong_order, "Sgd", "param_groups",
+                "parameters were added after construction", "make a new optimizer");
+  }
+  for (std::size_t g = 0; g < param_groups.size(); ++g) {
+    const double lr = param_groups[g].options().get_lr();
+    if (std::isfinite(lr)) continue;
+    throw Error(ErrorCode::invalid_argument, "Sgd", fmt::format("group {}", g),
+                fmt::format("its learning rate is {} in step {}", lr, state->step()),
+                "look at the learning-rate scheduler");
+  }
+  for (const sgd::Parameter& parameter : parameters) {
+    if (!parameter.frozen || !parameter.tensor.grad().defined()) continue;
+    throw Error(ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", parameter.name),
+                "did not require a gradient at construction, and has one now",
+                "set requires_grad before the optimizer is made");
+  }
+  std::vector<std::span<float>> targets;
+  for (std::size_t t = 0; t < trained.size(); ++t) {
+    targets.push_back(parameter(t).values());
+    const bool decays = group_of(t).weight_decay() != 0.0 && options.momentum() != 0.0;
+    if (decays && decay[t].empty()) decay[t].resize(targets[t].size());
+  }
+  return targets;
+}
+
 void Sgd::Impl::step() {
-  const Traffic before = group.traffic();
+  if (group.failure()) throw Error(*group.failure());
   std::vector<std::span<float>> targets;
   try {
-    std::size_t now = 0;
-    for (const auto& g : param_groups) now += g.params().size();
-    if (now != given) {
-      throw Error(ErrorCode::wrong_order, "Sgd", "param_groups",
-                  "parameters were added after construction", "make a new optimizer");
-    }
-    for (std::size_t g = 0; g < param_groups.size(); ++g) {
-      const double lr = param_groups[g].options().get_lr();
-      if (std::isfinite(lr)) continue;
-      throw Error(ErrorCode::invalid_argument, "Sgd", fmt::format("group {}", g),
-                  fmt::format("its learning rate is {} in step {}", lr, state->step()),
-                  "look at the learning-rate scheduler");
-    }
-    for (const sgd::Parameter& parameter : parameters) {
-      if (!parameter.frozen || !parameter.tensor.grad().defined()) continue;
-      throw Error(ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", parameter.name),
-                  "did not require a gradient at construction, and has one now",
-                  "set requires_grad before the optimizer is made");
-    }
-    for (std::size_t t = 0; t < trained.size(); ++t) targets.push_back(parameter(t).values());
+    targets = targets_of_step();
   } catch (const std::exception& error) {
     // The others are on their way into this step, or have it half behind them.
     pipeline->abandon(as_error(error));
     throw;
   }
-
   sgd::Collected collected = pipeline->finish();
-  stats = {.step = state->step(), .skipped = collected.skipped, .waiting = collected.waiting};
+  pipeline->reset();
+  stats = {.step = state->step(),
+           .skipped = collected.skipped,
+           .ratio = options.schedule().ratio_at(static_cast<std::int64_t>(state->step())),
+           .waiting = collected.waiting};
   stop |= collected.stop;
-  if (collected.skipped) {
-    exchange->restore();
-  } else {
+  if (!collected.skipped) {
     const auto start = std::chrono::steady_clock::now();
     apply(collected, targets);
     stats.apply = seconds_since(start);
-    stats.ratio = options.schedule().ratio_at(static_cast<std::int64_t>(state->step()));
-    exchange->commit(collected.buckets, targets);
-    describe_step(collected, group.traffic() - before);
   }
-  pipeline->reset();
+  describe_step(collected);
+  if (collected.skipped) {
+    exchange->restore();
+    return;
+  }
+  exchange->commit(collected.buckets, targets);
   const auto every = static_cast<std::uint64_t>(options.buffers_every());
-  if (every != 0 && !collected.skipped && state->step() % every == 0) sync_buffers();
+  if (every != 0 && state->step() % every == 0) sync_buffers();
 }
 
 void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span<float>> targets) {
@@ -71,9 +84,7 @@ void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span
     alphas[t] = static_cast<float>(-of_group.lr());
     if (!collected.present[t]) continue;
     // First, while w is still what the gradients were computed at.
-    const bool has_momentum = options.momentum() != 0.0;
     if (of_group.weight_decay() == 0.0 && decay[t].empty()) continue;
-    if (has_momentum && decay[t].empty()) decay[t].resize(targets[t].size());
     sgd::apply_decay({.weight_decay = static_cast<float>(of_group.weight_decay()),
                       .lr = static_cast<float>(of_group.lr()),
                       .momentum = static_cast<float>(options.momentum()),
@@ -86,40 +97,45 @@ void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span
   }
 }
 
-void Sgd::Impl::describe_step(const sgd::Collected& collected, const Traffic& moved) {
-  const double n = group.size();
+void Sgd::Impl::describe_step(const sgd::Collected& collected) {
+  double elements = 0.0;  // of the model
+  double share = 0.0;     // of it, what this worker compresses: all, unless hierarchical
   double sparse = 0.0;
   double sparse_sent = 0.0;
-  double elements = 0.0;
+  bool compressed = false;
   const std::span<const TensorStats> by_tensor = exchange->compressor().stats();
   for (std::size_t t = 0; t < by_tensor.size(); ++t) {
-    elements += static_cast<double>(parameter(t).tensor.numel());
+    const TensorSpec& spec = state->tensors()[t];
+    elements += static_cast<double>(parameter(t).elements);
+    share += static_cast<double>(spec.elements());
+    if (collected.skipped || !collected.present[t]) continue;
+    compressed = true;
     const TensorStats& tensor = by_tensor[t];
     stats.entries += tensor.sent;
-    const TensorSpec& spec = state->tensors()[t];
-    if (spec.dense || tensor.target == 0) continue;
+    if (spec.dense) continue;
     sparse += static_cast<double>(spec.elements());
     sparse_sent += static_cast<double>(tensor.sent);
     stats.threshold += static_cast<double>(tensor.threshold) * static_cast<double>(tensor.sent);
   }
   stats.threshold = sparse_sent > 0.0 ? stats.threshold / sparse_sent : 0.0;
   stats.achieved_ratio = sparse > 0.0 ? sparse_sent / sparse : 0.0;
+  stats.exchange = collected.agreeing;
   for (const Bucket& bucket : collected.buckets) {
     stats.message_bytes += bucket.message_bytes();
     stats.compress += bucket.seconds().compress;
     stats.encode += bucket.seconds().encode;
     stats.exchange += bucket.seconds().exchange;
   }
-  stats.bytes_up = moved.bytes_sent;
-  stats.bytes_down = moved.bytes_received;
-  const double dense = 4.0 * elements;
+  stats.bytes_up = collected.moved.bytes_sent;
+  stats.bytes_down = collected.moved.bytes_received;
   if (stats.message_bytes > 0) {
-    stats.message_ratio = dense / static_cast<double>(stats.message_bytes);
+    stats.message_ratio = 4.0 * share / static_cast<double>(stats.message_bytes);
   }
-  if (moved.bytes_received > 0) {
-    stats.traffic_ratio = 2.0 * dense * (n - 1.0) / n / static_cast<double>(moved.bytes_received);
+  if (stats.bytes_down > 0 && !collected.skipped) {
+    const double n = group.size();
+    stats.traffic_ratio = 8.0 * elements * (n - 1.0) / n / static_cast<double>(stats.bytes_down);
   }
-  stats.clip_factor = exchange->compressor().clip_factor();
+  if (compressed) stats.clip_factor = exchange->compressor().clip_factor();
   stats.gradient_norm = std::sqrt(collected.gradient_squares);
   stats.residual_norm = std::sqrt(collected.residual_squares);
 }

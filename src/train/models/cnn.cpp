@@ -1,0 +1,35 @@
+#include "train/models/cnn.h"
+
+namespace dgc::train {
+namespace {
+
+torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
+  return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
+}
+
+}  // namespace
+
+CnnImpl::CnnImpl(std::int64_t classes)
+    : conv1_(convolution(1, 16)),
+      conv2_(convolution(16, 32)),
+      conv3_(convolution(32, 64)),
+      fc1_(64 * 7 * 7, 64),
+      fc2_(64, classes) {
+  register_module("conv1", conv1_);
+  register_module("conv2", conv2_);
+  register_module("conv3", conv3_);
+  register_module("fc1", fc1_);
+  register_module("fc2", fc2_);
+}
+
+torch::Tensor CnnImpl::forward(torch::Tensor x) {
+  x = conv1_(x).relu_();
+  x = torch::max_pool2d(conv2_(x).relu_(), 2);
+  x = torch::max_pool2d(conv3_(x).relu_(), 2);
+  x = fc1_(x.flatten(1)).relu_();
+  return fc2_(x);
+}
+
+Cnn make_cnn(std::int64_t classes) { return Cnn(classes); }
+
+}  // namespace dgc::train
