@@ -127,7 +127,7 @@ struct Measured {
   Timings compressed;
   Timings extra;  // of each compressed step over the plain one before it
   Timings plain_cpu, compressed_cpu, extra_cpu;
-  Timings compress, encode, exchange, waiting, apply;
+  Timings compress, encode, exchange, waiting, apply, statistics;
   StepStats last;
   SgdReport report;
 };
@@ -180,6 +180,7 @@ class Worker {
       measured.exchange.add(stats.exchange * 1e3);
       measured.waiting.add(stats.waiting * 1e3);
       measured.apply.add(stats.apply * 1e3);
+      measured.statistics.add(stats.statistics * 1e3);
     }
     measured.last = compressed.stats();
     measured.report = compressed.report();
@@ -237,11 +238,9 @@ json run_one(const Options& options, int workers) {
                  {"message_bytes", m.last.message_bytes},
                  {"timings", {{"plain", m.plain.json()}, {"dgc", m.compressed.json()}}}};
   if (options.model == "resnet50") result["image"] = options.image;
-  const std::pair<const char*, const Timings*> phases[] = {{"compress", &m.compress},
-                                                           {"encode", &m.encode},
-                                                           {"exchange", &m.exchange},
-                                                           {"waiting", &m.waiting},
-                                                           {"apply", &m.apply}};
+  const std::pair<const char*, const Timings*> phases[] = {
+      {"compress", &m.compress}, {"encode", &m.encode}, {"exchange", &m.exchange},
+      {"waiting", &m.waiting},   {"apply", &m.apply},   {"statistics", &m.statistics}};
   for (const auto& [name, timings] : phases) {
     result[fmt::format("{}_ms", name)] = timings->p50();
     result[fmt::format("{}_share", name)] = timings->p50() / m.plain.p50();
@@ -253,7 +252,8 @@ void print_table(const json& results) {
   const auto number = [](const json& r, const std::string& key) { return r[key].get<double>(); };
   std::vector<std::vector<std::string>> rows = {
       {"workers", "threads each", "plain ms", "dgc ms", "extra ms", "extra %", "extra cpu %",
-       "compress ms", "encode ms", "exchange ms", "waiting ms", "apply ms", "message ratio"}};
+       "compress ms", "encode ms", "exchange ms", "waiting ms", "apply ms", "statistics ms",
+       "message ratio"}};
   for (const json& r : results) {
     std::vector<std::string> row = {std::to_string(r["workers"].get<int>()),
                                     std::to_string(r["threads_each"].get<int>())};
@@ -261,7 +261,8 @@ void print_table(const json& results) {
       row.push_back(fmt::format("{:.1f}", number(r, key)));
     for (const char* key : {"extra_share", "extra_cpu_share"})
       row.push_back(fmt::format("{:.1f}", 100.0 * number(r, key)));
-    for (const char* key : {"compress_ms", "encode_ms", "exchange_ms", "waiting_ms", "apply_ms"})
+    for (const char* key :
+         {"compress_ms", "encode_ms", "exchange_ms", "waiting_ms", "apply_ms", "statistics_ms"})
       row.push_back(fmt::format("{:.2f}", number(r, key)));
     row.push_back(fmt::format("{:.0f}", number(r, "message_ratio")));
     rows.push_back(row);

@@ -120,6 +120,7 @@ struct StepStats {
   double exchange = 0.0;
   double waiting = 0.0;
   double apply = 0.0;
+  double statistics = 0.0;  ///< what these figures cost, most of it beside backward
 };
 
 /// How each tensor travels, and why.

@@ -23,6 +23,10 @@ std::span<const float> values_of(const torch::Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 }  // namespace
 
 Pipeline::Pipeline(Group& group, Exchange& exchange, State& state,
@@ -203,7 +207,9 @@ Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& m
   const std::vector<Gradient> gradients = gradients_of(bucket, result.agreed.present);
   if (!skip && !gradients.empty()) {
     collected = exchange_.collect(gradients, call);
+    const auto collected_at = std::chrono::steady_clock::now();
     measure(bucket, gradients, call.scale);
+    result.measuring = seconds_since(collected_at);
   }
   result.moved = group_.traffic() - before;
   return collected;
@@ -327,6 +333,7 @@ Collected Pipeline::collected(std::vector<Bucket> buckets, double waiting) const
     all.gradient_squares += result.gradient_squares;
     all.residual_squares += result.residual_squares;
     all.agreeing += result.agreeing;
+    all.measuring += result.measuring;
     all.moved = {all.moved.bytes_sent + result.moved.bytes_sent,
                  all.moved.bytes_received + result.moved.bytes_received,
                  all.moved.messages_sent + result.moved.messages_sent};

@@ -36,8 +36,9 @@ struct Collected {
   bool stop = false;          ///< some rank asked for it
   double gradient_squares = 0.0;
   double residual_squares = 0.0;
-  double waiting = 0.0;   ///< seconds that finish() blocked
-  double agreeing = 0.0;  ///< seconds that the ranks took to meet before buckets
+  double waiting = 0.0;    ///< seconds that finish() blocked
+  double agreeing = 0.0;   ///< seconds that the ranks took to meet before buckets
+  double measuring = 0.0;  ///< seconds that norms for statistics took
   Traffic moved;
 };  /// One rank's pipeline, over the tensors that an Exchange was made of. Used by the thread that
     /// calls
@@ -86,6 +87,7 @@ class Pipeline {
     double gradient_squares = 0.0;
     double residual_squares = 0.0;
     double agreeing = 0.0;
+    double measuring = 0.0;
     Traffic moved;
   };
 

@@ -67,7 +67,9 @@ void Sgd::Impl::step() {
     apply(collected, targets);
     stats.apply = seconds_since(start);
   }
+  const auto applied = std::chrono::steady_clock::now();
   describe_step(collected);
+  stats.statistics = collected.measuring + seconds_since(applied);
   if (collected.skipped) {
     exchange->restore();
     return;
