@@ -54,10 +54,10 @@ TEST(SampledNorm, IsExactWhenSmallAndCloseWhenLarge) {
   double mean = 0.0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const double ratio = sampled_squares(values, seed) / squares;
-    EXPECT_NEAR(ratio, 1.0, 0.2) << seed;  // one sample has a standard deviation of 0.044 here
+    EXPECT_NEAR(ratio, 1.0, 0.3) << seed;  // one sample has a standard deviation of 0.06 here
     mean += ratio / 20;
   }
-  EXPECT_NEAR(mean, 1.0, 0.04);
+  EXPECT_NEAR(mean, 1.0, 0.05);
   const std::span<const float> small = std::span(values).first(65'536);
   double exact = 0.0;
   for (const float x : small) exact += static_cast<double>(x) * x;

@@ -110,7 +110,7 @@ struct StepStats {
   double threshold = 0.0;      ///< smallest magnitude sent, averaged over the entries sent sparsely
   double clip_factor = 1.0;    ///< less than 1: clipping fired
   /// L2 norms of this worker's contribution g/N, clipped, and of what it has not yet sent (v).
-  /// Of tensors above 64 Ki elements one cache line in 32 is looked at.
+  /// Of tensors above 64 Ki elements one cache line in 64 is looked at.
   double gradient_norm = 0.0;
   double residual_norm = 0.0;
   /// Seconds. The first three run beside backward where overlap is on; `waiting` is how long step()

@@ -63,6 +63,7 @@ void Pipeline::abandon(const Error& cause) noexcept {
     if (bucket.valid()) bucket.wait();
   }
   group_.fail(cause);
+  failure_ = cause;
   exchange_.restore();
   accumulate_rest();
   reset();
@@ -266,7 +267,6 @@ Collected Pipeline::finish() {
   std::chrono::duration<double> waiting{0.0};
   try {
     const std::scoped_lock lock(mutex_);
-    if (group_.failure()) throw Error(*group_.failure());
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       if (bucket_of_[t] < submitted_) {
         check_unchanged(t);

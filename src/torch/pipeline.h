@@ -59,7 +59,11 @@ class Pipeline {
   /// step.
   Collected finish();
   /// Forgets the step's gradients; ready for the next.
-  void reset() noexcept;  /// backward() was called and the step is not finished.
+  void reset() noexcept;  /// Why a step was abandoned; none can follow. (The group's own word on
+                          /// that is not to be read
+  /// while buckets are under way.)
+  const std::optional<Error>& failure() const noexcept { return failure_; }
+  /// backward() was called and the step is not finished.
   bool under_way() const noexcept;
   /// Buckets of it have been sent: it has to be finished.
   bool sent() const noexcept { return submitted_ > 0; }
@@ -123,6 +127,7 @@ class Pipeline {
   std::vector<Picked> picked_;
   std::vector<std::size_t> missing_;  // by bucket: tensors that have not come yet
   std::size_t submitted_ = 0;         // buckets
+  std::optional<Error> failure_;
   std::vector<Result> results_;
   std::vector<std::future<Bucket>> pending_;
   Driver driver_;

@@ -46,7 +46,7 @@ std::vector<std::span<float>> Sgd::Impl::targets_of_step() {
 }
 
 void Sgd::Impl::step() {
-  if (group.failure()) throw Error(*group.failure());
+  if (pipeline->failure()) throw Error(*pipeline->failure());
   std::vector<std::span<float>> targets;
   try {
     targets = targets_of_step();
