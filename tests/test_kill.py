@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Kills a random rank at a random moment with SIGKILL, again and again, resuming each time: the
 parameters in the end are those of a run that was never interrupted.
 
