@@ -121,6 +121,38 @@ TEST(SgdCheckpoint, RestoresTheRandomState) {
   });
 }
 
+TEST(SgdCheckpoint, GivesEachRankItsOwnBack) {
+  const TemporaryFolder folder;
+  run_workers(3, [&](Group& group) {
+    Worker worker(group);
+    const torch::Tensor mine = torch::full({group.rank() + 1}, group.rank());
+    save_checkpoint(folder.path(), worker.sgd, "", 2, mine);
+    const auto info = load_checkpoint(folder.path(), worker.sgd);
+    ASSERT_TRUE(info && info->mine.defined());
+    EXPECT_TRUE(torch::equal(info->mine, mine));
+  });
+  run_workers(2, [&](Group& group) {
+    Worker worker(group);
+    const auto info = load_checkpoint(folder.path(), worker.sgd);
+    ASSERT_TRUE(info);
+    EXPECT_FALSE(info->mine.defined()) << "nobody's, with another number of workers";
+  });
+}
+
+TEST(SgdCheckpoint, WithoutMomentumCorrectionResumesBitForBit) {
+  const TemporaryFolder folder;
+  run_workers(2, [&](Group& group) {
+    Worker worker(group, run_options().momentum_correction(false));
+    worker.train(0, 6);
+    save_checkpoint(folder.path(), worker.sgd);
+    worker.train(6, 10);
+    const Tensors expected = worker.everything();
+    load_checkpoint(folder.path(), worker.sgd);
+    worker.train(6, 10);
+    EXPECT_TRUE(identical(worker.everything(), expected));
+  });
+}
+
 TEST(SgdCheckpoint, OtherNumbersOfWorkersKeepTheSumsOfUAndV) {
   for (const int workers : {1, 2, 5}) {
     const TemporaryFolder folder;

@@ -15,6 +15,7 @@ struct Variant {
   double clip_norm = 0.0;
   Algorithm algorithm = Algorithm::automatic;
   bool overlap = true;
+  bool corrected = true;
 };
 
 /// Ways to get it wrong that the comparison has to notice.
@@ -113,6 +114,7 @@ Tensors distributed(const Variant& variant, const std::vector<std::vector<Tensor
                 .clip_norm(variant.clip_norm)
                 .algorithm(variant.algorithm)
                 .overlap(variant.overlap)
+                .momentum_correction(variant.corrected)
                 .schedule(Schedule(1.0))
                 .bucket_bytes(1000));
     for (const auto& step : recorded) {
@@ -149,18 +151,21 @@ constexpr double kClip = 2.0 * 6.8;
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, SgdEquivalence,
-    testing::Values(Variant{"Plain"}, Variant{"Decay", 0.0, false, 0.05}, Variant{"HeavyBall", 0.9},
-                    Variant{"HeavyBallDecay", 0.9, false, 0.05},
-                    Variant{"HeavyBallClip", 0.9, false, 0.0, kClip},
-                    Variant{"HeavyBallDecayClip", 0.9, false, 0.05, kClip},
-                    Variant{"Nesterov", 0.9, true}, Variant{"NesterovDecay", 0.9, true, 0.05},
-                    Variant{"NesterovDecayClip", 0.9, true, 0.05, kClip},
-                    Variant{"PlainClip", 0.0, false, 0.0, kClip},
-                    Variant{"NoOverlap", 0.9, true, 0.05, 0.0, Algorithm::automatic, false},
-                    Variant{"Allgather", 0.9, false, 0.05, 0.0, Algorithm::allgather},
-                    Variant{"Owner", 0.9, false, 0.05, 0.0, Algorithm::owner},
-                    Variant{"Dense", 0.9, false, 0.05, 0.0, Algorithm::dense},
-                    Variant{"Hierarchical", 0.9, true, 0.05, 0.0, Algorithm::hierarchical}),
+    testing::Values(
+        Variant{"Plain"}, Variant{"Decay", 0.0, false, 0.05}, Variant{"HeavyBall", 0.9},
+        Variant{"HeavyBallDecay", 0.9, false, 0.05},
+        Variant{"HeavyBallClip", 0.9, false, 0.0, kClip},
+        Variant{"HeavyBallDecayClip", 0.9, false, 0.05, kClip}, Variant{"Nesterov", 0.9, true},
+        Variant{"NesterovDecay", 0.9, true, 0.05},
+        Variant{"NesterovDecayClip", 0.9, true, 0.05, kClip},
+        Variant{"PlainClip", 0.0, false, 0.0, kClip},
+        Variant{"NoOverlap", 0.9, true, 0.05, 0.0, Algorithm::automatic, false},
+        Variant{"Allgather", 0.9, false, 0.05, 0.0, Algorithm::allgather},
+        Variant{"Owner", 0.9, false, 0.05, 0.0, Algorithm::owner},
+        Variant{"Dense", 0.9, false, 0.05, 0.0, Algorithm::dense},
+        Variant{"Hierarchical", 0.9, true, 0.05, 0.0, Algorithm::hierarchical},
+        Variant{"Uncorrected", 0.9, false, 0.05, kClip, Algorithm::automatic, true, false},
+        Variant{"UncorrectedNesterov", 0.9, true, 0.05, 0.0, Algorithm::dense, true, false}),
     [](const auto& test) { return test.param.name; });
 
 TEST(SgdEquivalenceMistake, IsNoticed) {
@@ -175,6 +180,42 @@ TEST(SgdEquivalenceMistake, IsNoticed) {
   }
   const Tensors right = oracle(variant, recorded, 0.01, Mistake::none, &clipped);
   EXPECT_LT(relative_difference(actual, right), 1e-5);
+}
+
+// Gradient dropping as the paper's eq. 5 has it: v accumulates gradients, the largest entry of v is
+// sent, and momentum follows the sum of what was sent.
+TEST(SgdWithoutCorrection, AppliesMomentumToWhatWasSent) {
+  constexpr int kElements = 8;
+  torch::manual_seed(3);
+  const auto gradients = torch::randn({30, kElements});
+  std::vector<double> v(kElements), momentum(kElements), w(kElements);
+  for (int step = 0; step < 30; ++step) {
+    for (int i = 0; i < kElements; ++i) v[i] += gradients[step][i].item<double>();
+    const auto largest = std::max_element(
+        v.begin(), v.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
+    for (int i = 0; i < kElements; ++i) {
+      const bool sent = &v[i] == &*largest;
+      momentum[i] = 0.9 * momentum[i] + (sent ? v[i] : 0.0);
+      w[i] -= 0.1 * momentum[i];
+    }
+    *largest = 0.0;
+  }
+  run_workers(1, [&](Group& group) {
+    const torch::Tensor p = torch::zeros({2, kElements / 2}).requires_grad_();
+    Sgd sgd(group, std::vector<torch::Tensor>{p},
+            SgdOptions(0.1)
+                .momentum(0.9)
+                .momentum_correction(false)
+                .schedule(Schedule(0.1))
+                .values(ValueType::fp32));
+    for (int step = 0; step < 30; ++step) {
+      p.mutable_grad() = gradients[step].view({2, kElements / 2}).clone();
+      sgd.step();
+      EXPECT_EQ(sgd.stats().entries, 1u);
+    }
+    const auto actual = p.detach().flatten();
+    for (int i = 0; i < kElements; ++i) EXPECT_NEAR(actual[i].item<double>(), w[i], 1e-5);
+  });
 }
 
 /// A whole batch in one process against its shards on four workers, through backward and hooks.

@@ -34,9 +34,10 @@ struct SgdGroupOptions : public torch::optim::OptimizerCloneableOptions<SgdGroup
  public:
   double get_lr() const override { return lr_; }
   void set_lr(const double lr) override { lr_ = lr; }
-};  /// Parameters with options of their own. Names, with the prefix before them, are for reports,
-    /// errors
-/// and checkpoints, and differ among all groups.
+};
+
+/// Parameters with options of their own. Names, with the prefix before them, are for reports,
+/// errors and checkpoints, and differ among all groups.
 struct SgdGroup {
   torch::OrderedDict<std::string, torch::Tensor> parameters;
   SgdGroupOptions options;
@@ -51,13 +52,18 @@ enum class NonFinite {
 
 /// Options of the whole optimizer. All ranks give the same. Names as in PyTorch and in the paper.
 struct SgdOptions {
-  explicit SgdOptions(double lr)
-      : lr_(lr) {}  /// For parameters that are given without groups; a group has its own.
+  explicit SgdOptions(double lr) : lr_(lr) {}
+
+  /// For parameters that are given without groups; a group has its own.
   TORCH_ARG(double, lr);
   TORCH_ARG(double, weight_decay) = 0.0;
 
   TORCH_ARG(double, momentum) = 0.0;
   TORCH_ARG(bool, nesterov) = false;
+  /// Momentum correction: u and v accumulate velocities. Without it, only for comparison, v
+  /// accumulates plain gradients and momentum is applied after the exchange, to the sum of what was
+  /// sent: gradient dropping, the paper's eq. 5. Nothing is masked then.
+  TORCH_ARG(bool, momentum_correction) = true;
   /// Momentum factor masking.
   TORCH_ARG(bool, masking) = true;
   /// Largest L2 norm of the gradient averaged over all workers; each clips its own by N^-1/2 of it.
@@ -161,8 +167,9 @@ struct SgdReport {
 ///     …
 ///     optimizer.zero_grad();
 ///     loss.backward();     // compresses and exchanges as gradients come
-///     optimizer.step();    // waits for the rest, then changes the parameters/// All ranks make
-///     the same calls. Between the first backward() and the end of step() the group
+///     optimizer.step();    // waits for the rest, then changes the parameters
+///
+/// All ranks make the same calls. Between the first backward() and the end of step() the group
 /// belongs to the optimizer, so that each optimizer needs a group of its own. Parameters are
 /// contiguous or not, float, half or bfloat16 (with fp32 copies here), on the CPU. Gradients must
 /// not be changed between backward() and step() while overlap is on: that is found and refused.
@@ -170,15 +177,16 @@ struct SgdReport {
 /// A parameter whose grad() is undefined on all ranks is left alone (u, v, weight decay); where it
 /// is undefined on some, these contribute zero. Sgd::zero_grad leaves gradients undefined;
 /// Optimizer::zero_grad zeroes them, and then momentum goes on for unused parameters, as with
-/// torch::optim::SGD. Parameters that do not require gradients at construction are frozen.///
+/// torch::optim::SGD. Parameters that do not require gradients at construction are frozen.
+///
 /// Errors: as for Exchange, after which the parameters are as before the step (but for `diverged`,
 /// which is found after it) and the group is dead; invalid_argument for parameters and options that
 /// cannot be, naming them; wrong_order for a second backward() where one is expected.
 class Sgd : public torch::optim::Optimizer {
  public:
   /// All parameters and buffers of a module, which are broadcast from rank 0. A collective call.
-  Sgd(Group& group, torch::nn::Module& model,
-      SgdOptions options);  /// Groups of parameters. Give a module's buffers to add_buffers().
+  Sgd(Group& group, torch::nn::Module& model, SgdOptions options);
+  /// Groups of parameters. Give a module's buffers to add_buffers().
   Sgd(Group& group, std::vector<SgdGroup> groups, SgdOptions options);
   /// Parameters that are called "0", "1", …
   Sgd(Group& group, std::vector<torch::Tensor> parameters, SgdOptions options);
@@ -212,9 +220,8 @@ class Sgd : public torch::optim::Optimizer {
 
   /// Buffers that sync_buffers and checkpoints are to take care of; a module's are known already.
   /// Broadcast from rank 0. A collective call.
-  void add_buffers(const torch::OrderedDict<std::string, torch::Tensor>&
-                       buffers);  /// Averages floating-point buffers over all ranks, in fp32;
-                                  /// others become rank 0's. A collective
+  void add_buffers(const torch::OrderedDict<std::string, torch::Tensor>& buffers);
+  /// Averages floating-point buffers over all ranks, in fp32; others become rank 0's. A collective
   /// call.
   void sync_buffers();
   /// Makes all ranks' parameters those of rank 0, for when they were changed by hand. A collective
@@ -229,13 +236,13 @@ class Sgd : public torch::optim::Optimizer {
   /// Steps done so far.
   std::uint64_t steps() const noexcept;
   /// Of the last step.
-  const StepStats& stats() const noexcept;  /// Of the last step that sent anything, by the
-                                            /// parameters that are not frozen, in the order of the
-  /// report.
+  const StepStats& stats() const noexcept;
+  /// Of the last step that sent anything, by the parameters that are not frozen, in the order of
+  /// the report.
   std::span<const TensorStats> tensor_stats() const noexcept;
   SgdReport report() const;
-  const SgdOptions& options() const noexcept;  /// u and v of this rank. After a step that failed
-                                               /// they hold its gradients, as if it had sent
+  const SgdOptions& options() const noexcept;
+  /// u and v of this rank. After a step that failed they hold its gradients, as if it had sent
   /// nothing (but for the hierarchical algorithm, where a host's mean may never have been known).
   const State& state_of_rank() const noexcept;
   Group& group() noexcept;

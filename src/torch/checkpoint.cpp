@@ -1,6 +1,7 @@
 // model.pt has what somebody needs who only wants the model (a dictionary that Python's torch.load
 // reads), optimizer.pt the rest that is not u and v: momentum of weight decay, fp32 masters,
-// learning rates, and random state and buffers of each rank. u and v are in the files of the ranks.
+// learning rates, and random state, buffers and what else each rank has of its own. u and v are in
+// the files of the ranks.
 #include "dgc/checkpoint.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -20,6 +21,7 @@ using Dictionary = c10::Dict<std::string, torch::Tensor>;
 
 constexpr const char* kModel = "model.pt";
 constexpr const char* kOptimizer = "optimizer.pt";
+constexpr const char* kGiven = "given";  // by the caller, of this rank
 
 std::vector<char> pickled(const Dictionary& dictionary) { return torch::pickle_save(dictionary); }
 
@@ -55,10 +57,11 @@ void set_random_state(const torch::Tensor& state) {
   generator.set_state(state);
 }
 
-/// Random state and buffers of all ranks, for every rank to write the same file.
-void add_private_parts(Sgd::Impl& optimizer, Dictionary& all) {
+/// What is each rank's own, of all ranks, for every rank to write the same file.
+void add_private_parts(Sgd::Impl& optimizer, const torch::Tensor& given, Dictionary& all) {
   Dictionary mine;
   mine.insert("random", random_state());
+  if (given.defined()) mine.insert(kGiven, saved(given));
   for (const auto& [name, buffer] : optimizer.buffers) mine.insert("buffer/" + name, saved(buffer));
   const std::vector<char> bytes = pickled(mine);
   const auto gathered = all_gather(optimizer.group, std::as_bytes(std::span(bytes)));
@@ -70,9 +73,10 @@ void add_private_parts(Sgd::Impl& optimizer, Dictionary& all) {
 }
 
 /// model.pt and optimizer.pt.
-std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my) {
+std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my,
+                                                              const torch::Tensor& mine) {
   Dictionary rest;
-  add_private_parts(my, rest);
+  add_private_parts(my, mine, rest);
   Dictionary model;
   for (const sgd::Parameter& parameter : my.parameters) {
     model.insert(parameter.name, saved(parameter.tensor));
@@ -103,6 +107,9 @@ class Parts {
         parts_(unpickled(checkpoint.shared(file), subject_)) {}
 
   bool has(const std::string& name) const { return parts_.contains(name); }
+  torch::Tensor get(const std::string& name) const {
+    return has(name) ? parts_.find(name)->value() : torch::Tensor();
+  }
 
   /// Throws Error unless it is there, with this shape and type.
   const torch::Tensor& at(const std::string& name, const torch::Tensor& like) const {
@@ -145,13 +152,13 @@ auto telling_others(Group& group, const Work& work) {
 }  // namespace
 
 CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
-                               const std::string& user, int keep) {
+                               const std::string& user, int keep, const torch::Tensor& mine) {
   Sgd::Impl& my = optimizer.impl();
   my.require_idle("save");
   const torch::NoGradGuard no_grad;
 
   const auto [model_bytes, rest_bytes] =
-      telling_others(my.group, [&] { return pickled_parts(my); });
+      telling_others(my.group, [&] { return pickled_parts(my, mine); });
   CheckpointInfo info{.step = my.state->step(), .user = user, .workers = my.group.size()};
   info.path = checkpoint::save(my.group, folder,
                                {.step = info.step,
@@ -200,6 +207,9 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
         rest.at("decay/" + parameter.name, torch::empty(parameter.tensor.sizes(), torch::kFloat));
     decay[t].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
   }
+  const bool as_many = my.group.size() == found->workers();
+  const torch::Tensor given =
+      as_many ? rest.get(fmt::format("rank/{}/{}", old_rank, kGiven)) : torch::Tensor();
   const torch::Tensor random = rest.at(fmt::format("rank/{}/random", old_rank), random_state());
   found->load_state(*my.state);  // the last thing that can fail
 
@@ -217,7 +227,8 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
   return CheckpointInfo{.step = found->step(),
                         .user = found->user(),
                         .workers = found->workers(),
-                        .path = found->path()};
+                        .path = found->path(),
+                        .mine = given};
 }
 
 }  // namespace dgc

@@ -27,4 +27,15 @@ void apply_decay(const Decay& decay, std::span<float> w, std::span<float> buffer
   }
 }
 
+void apply_late_momentum(const Decay& decay, std::span<const float> sum, std::span<float> w,
+                         std::span<float> buffer) noexcept {
+  const auto [lambda, lr, m, nesterov] = decay;
+  float* const d = buffer.data();
+  for (std::size_t i = 0; i < w.size(); ++i) {
+    const float g = sum[i] + lambda * w[i];
+    d[i] = m * d[i] + g;
+    w[i] -= lr * (nesterov ? g + m * d[i] : d[i]);
+  }
+}
+
 }  // namespace dgc::sgd

@@ -26,8 +26,8 @@ struct Parameter {
   std::int64_t version = 0;  // of the tensor, when it and the master were the same
 
   TensorSpec spec() const;
-  std::string why() const;  /// Values that an update is to change; publish() afterwards. Where
-                            /// somebody wrote to the tensor
+  std::string why() const;
+  /// Values that an update is to change; publish() afterwards. Where somebody wrote to the tensor
   /// since, the master follows it first. Throws Error(wrong_order) if size or type have changed.
   std::span<float> values();
   /// Shows an update to autograd and, where there is a master, to the tensor.

@@ -40,9 +40,10 @@ struct Collected {
   double agreeing = 0.0;   ///< seconds that the ranks took to meet before buckets
   double measuring = 0.0;  ///< seconds that norms for statistics took
   Traffic moved;
-};  /// One rank's pipeline, over the tensors that an Exchange was made of. Used by the thread that
-    /// calls
-/// backward.
+};
+
+/// One rank's pipeline, over the tensors that an Exchange was made of. Used by the thread that
+/// calls backward.
 class Pipeline {
  public:
   Pipeline(Group& group, Exchange& exchange, State& state, std::vector<torch::Tensor> tensors,
@@ -59,8 +60,8 @@ class Pipeline {
   /// step.
   Collected finish();
   /// Forgets the step's gradients; ready for the next.
-  void reset() noexcept;  /// Why a step was abandoned; none can follow. (The group's own word on
-                          /// that is not to be read
+  void reset() noexcept;
+  /// Why a step was abandoned; none can follow. (The group's own word on that is not to be read
   /// while buckets are under way.)
   const std::optional<Error>& failure() const noexcept { return failure_; }
   /// backward() was called and the step is not finished.

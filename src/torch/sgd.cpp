@@ -105,9 +105,11 @@ std::string Sgd::Impl::no_overlap() const {
 
 std::string Sgd::Impl::describe() const {
   std::string text = fmt::format(
-      "dgc optimizer protocol 1\nbucket bytes {} overlap {} buffers every {}\nskips nonfinite {}\n",
+      "dgc optimizer protocol 1\nbucket bytes {} overlap {} buffers every {}\nskips nonfinite {}\n"
+      "momentum {} nesterov {} corrected {}\n",
       options.bucket_bytes(), no_overlap().empty(), options.buffers_every(),
-      options.nonfinite() == NonFinite::skip);
+      options.nonfinite() == NonFinite::skip, options.momentum(), options.nesterov(),
+      options.momentum_correction());
   for (std::size_t t = 0; t < trained.size(); ++t) {
     const SgdGroupOptions& of_group = group_of(t);
     text += fmt::format("parameter {} of type {} lr {} weight decay {}\n", parameter(t).name,
@@ -145,7 +147,8 @@ void Sgd::Impl::make_exchange() {
   const bool overlap = no_overlap().empty();
   plan = sgd::plan_buckets(
       bytes, overlap ? static_cast<std::uint64_t>(options.bucket_bytes()) : ~std::uint64_t{0} >> 1);
-  const bool velocity = options.momentum() != 0.0;
+  // What happens to u and v: without correction they see no momentum.
+  const bool velocity = options.momentum() != 0.0 && options.momentum_correction();
   if (options.algorithm() == Algorithm::hierarchical) {
     const Topology topology = find_topology(group);
     state.emplace(share_of(model, topology), static_cast<std::uint32_t>(topology.host),
@@ -154,19 +157,20 @@ void Sgd::Impl::make_exchange() {
     state.emplace(model, static_cast<std::uint32_t>(group.rank()),
                   static_cast<std::uint32_t>(group.size()), velocity);
   }
-  exchange.emplace(group, model, *state,
-                   CompressOptions{.schedule = options.schedule(),
-                                   .momentum = static_cast<float>(options.momentum()),
-                                   .nesterov = options.nesterov(),
-                                   .masking = options.masking(),
-                                   .clip_norm = options.clip_norm(),
-                                   .selection = options.selection(),
-                                   .values = options.values(),
-                                   .dense_values = options.dense_values(),
-                                   .threads = options.threads()},
-                   ExchangeOptions{.algorithm = options.algorithm(),
-                                   .check_parameters_every = options.check_parameters_every(),
-                                   .dense_transport = options.dense_transport()});
+  exchange.emplace(
+      group, model, *state,
+      CompressOptions{.schedule = options.schedule(),
+                      .momentum = velocity ? static_cast<float>(options.momentum()) : 0.0f,
+                      .nesterov = velocity && options.nesterov(),
+                      .masking = options.masking(),
+                      .clip_norm = options.clip_norm(),
+                      .selection = options.selection(),
+                      .values = options.values(),
+                      .dense_values = options.dense_values(),
+                      .threads = options.threads()},
+      ExchangeOptions{.algorithm = options.algorithm(),
+                      .check_parameters_every = options.check_parameters_every(),
+                      .dense_transport = options.dense_transport()});
   const bool skip = options.nonfinite() == NonFinite::skip;
   const bool hierarchical = options.algorithm() == Algorithm::hierarchical;
   pipeline.emplace(group, *exchange, *state, std::move(tensors), std::move(names), plan,

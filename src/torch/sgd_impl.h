@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dgc/sgd.h"
+#include "torch/decay.h"
 #include "torch/parameters.h"
 #include "torch/pipeline.h"
 
@@ -25,8 +26,10 @@ struct Sgd::Impl {
   std::size_t given = 0;  // parameters in param_groups, to notice when some are added later
 
   std::vector<sgd::Parameter> parameters;
-  std::vector<std::size_t> trained;       // tensor t of the exchange is parameters[trained[t]]
-  std::vector<std::vector<float>> decay;  // momentum of weight decay, by tensor; empty until needed
+  std::vector<std::size_t> trained;  // tensor t of the exchange is parameters[trained[t]]
+  /// Momentum that is the same on all ranks, by tensor; empty until needed: of weight decay, or of
+  /// everything where momentum correction is off.
+  std::vector<std::vector<float>> decay;
   std::vector<std::pair<std::string, torch::Tensor>> buffers;
 
   sgd::BucketPlan plan;
@@ -55,6 +58,13 @@ struct Sgd::Impl {
   /// What a step is going to change. Everything that can be wrong with that is found here.
   std::vector<std::span<float>> targets_of_step();
   void apply(const sgd::Collected& collected, std::span<const std::span<float>> targets);
+  /// The sums as they are, then momentum on them.
+  void apply_without_correction(const sgd::Collected& collected,
+                                std::span<const std::span<float>> targets);
+  sgd::Decay decay_of(std::size_t tensor) const;
+  bool momentum_is_late() const {
+    return options.momentum() != 0.0 && !options.momentum_correction();
+  }
   void describe_step(const sgd::Collected& collected);
 };
 

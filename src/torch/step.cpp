@@ -40,7 +40,7 @@ std::vector<std::span<float>> Sgd::Impl::targets_of_step() {
   for (std::size_t t = 0; t < trained.size(); ++t) {
     targets.push_back(parameter(t).values());
     const bool decays = group_of(t).weight_decay() != 0.0 && options.momentum() != 0.0;
-    if (decays && decay[t].empty()) decay[t].resize(targets[t].size());
+    if ((decays || momentum_is_late()) && decay[t].empty()) decay[t].resize(targets[t].size());
   }
   return targets;
 }
@@ -79,7 +79,31 @@ void Sgd::Impl::step() {
   if (every != 0 && state->step() % every == 0) sync_buffers();
 }
 
+sgd::Decay Sgd::Impl::decay_of(std::size_t tensor) const {
+  return {.weight_decay = static_cast<float>(group_of(tensor).weight_decay()),
+          .lr = static_cast<float>(group_of(tensor).lr()),
+          .momentum = static_cast<float>(options.momentum()),
+          .nesterov = options.nesterov()};
+}
+
+void Sgd::Impl::apply_without_correction(const sgd::Collected& collected,
+                                         std::span<const std::span<float>> targets) {
+  std::vector<std::vector<float>> sums(trained.size());
+  std::vector<std::span<float>> views;
+  for (std::size_t t = 0; t < trained.size(); ++t) {
+    sums[t].resize(targets[t].size());
+    views.emplace_back(sums[t]);
+  }
+  for (const Bucket& bucket : collected.buckets) exchange->apply(bucket, views, 1.0f);
+  for (std::size_t t = 0; t < trained.size(); ++t) {
+    if (!collected.present[t]) continue;
+    sgd::apply_late_momentum(decay_of(t), sums[t], targets[t], decay[t]);
+    parameter(t).publish();
+  }
+}
+
 void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span<float>> targets) {
+  if (momentum_is_late()) return apply_without_correction(collected, targets);
   std::vector<float> alphas(trained.size());
   for (std::size_t t = 0; t < trained.size(); ++t) {
     const SgdGroupOptions& of_group = group_of(t);
@@ -87,11 +111,7 @@ void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span
     if (!collected.present[t]) continue;
     // First, while w is still what the gradients were computed at.
     if (of_group.weight_decay() == 0.0 && decay[t].empty()) continue;
-    sgd::apply_decay({.weight_decay = static_cast<float>(of_group.weight_decay()),
-                      .lr = static_cast<float>(of_group.lr()),
-                      .momentum = static_cast<float>(options.momentum()),
-                      .nesterov = options.nesterov()},
-                     targets[t], decay[t]);
+    sgd::apply_decay(decay_of(t), targets[t], decay[t]);
   }
   for (const Bucket& bucket : collected.buckets) exchange->apply(bucket, targets, alphas);
   for (std::size_t t = 0; t < trained.size(); ++t) {
