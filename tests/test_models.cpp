@@ -1,36 +1,51 @@
-// The models that benchmarks and training use: sizes, names, shapes.
+// The models for images that benchmarks and training use: sizes, names, shapes.
 #include <gtest/gtest.h>
 
-#include <numeric>
-#include <set>
-
 #include "dgc/error.h"
+#include "model_checks.h"
+#include "train/models/alexnet.h"
+#include "train/models/cifar_resnet.h"
 #include "train/models/cnn.h"
+#include "train/models/deepspeech.h"
 #include "train/models/lstm.h"
+#include "train/models/registry.h"
 #include "train/models/resnet.h"
+#include "train/models/vgg.h"
 
 namespace dgc::train {
 namespace {
 
-/// Elements of all parameters, those under two names counted once.
-std::int64_t count(const torch::nn::Module& model) {
-  std::set<const void*> seen;
-  std::int64_t total = 0;
-  for (const auto& parameter : model.parameters())
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second) total += parameter.numel();
-  return total;
+using Sizes = std::vector<std::int64_t>;
+
+/// The code of the Error that `act` throws; ok for none.
+ErrorCode code_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::ok;
 }
 
-bool all_have_gradients(const torch::nn::Module& model) {
-  for (const auto& parameter : model.parameters())
-    if (!parameter.grad().defined()) return false;
-  return true;
+/// Elements in the model of that name in the list.
+std::int64_t listed(const char* name) {
+  const ModelInfo* model = find_model(name);
+  return model == nullptr ? -1 : static_cast<std::int64_t>(model->parameters);
+}
+
+/// That the model takes no images of these shapes.
+template <typename Model>
+void expect_refused(Model& model, const std::vector<Sizes>& shapes) {
+  for (const auto& shape : shapes)
+    EXPECT_EQ(code_of([&] { model->forward(torch::zeros(shape)); }), ErrorCode::shape_mismatch)
+        << shape;
 }
 
 TEST(Models, ResNet50) {
   torch::manual_seed(1);
   ResNet50 model = make_resnet50();
   EXPECT_EQ(count(*model), 25'557'032);
+  EXPECT_EQ(count(*model), listed("resnet50"));
   const auto parameters = model->named_parameters();
   EXPECT_EQ(parameters.size(), 161u);
   EXPECT_EQ(parameters.front().key(), "conv1.weight");
@@ -43,18 +58,25 @@ TEST(Models, ResNet50) {
   EXPECT_NEAR(parameters["layer3.0.conv2.weight"].std().item<double>(),
               std::sqrt(2.0 / (256.0 * 9.0)), 1e-4);
   const torch::Tensor logits = model->forward(torch::randn({2, 3, 64, 64}));
-  EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{2, 1000}));
+  EXPECT_EQ(logits.sizes(), (Sizes{2, 1000}));
   logits.sum().backward();
   EXPECT_TRUE(all_have_gradients(*model));
+  expect_refused(model, {{1, 3, 31, 64}, {3, 64, 64}});
 }
 
 TEST(Models, Cnn) {
+  torch::manual_seed(1);
   Cnn model = make_cnn();
   EXPECT_EQ(count(*model), 224'714);
-  const torch::Tensor logits = model->forward(torch::randn({3, 1, 28, 28}));
-  EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{3, 10}));
-  logits.sum().backward();
+  EXPECT_EQ(count(*model), listed("cnn"));
+  const torch::Tensor images = torch::randn({16, 1, 28, 28});
+  const torch::Tensor labels = torch::arange(16, torch::kLong) % 10;
+  EXPECT_EQ(model->forward(images).sizes(), (Sizes{16, 10}));
+  const auto loss = [&] { return torch::cross_entropy_loss(model->forward(images), labels); };
+  const Losses losses = train_on_one_batch(*model, loss, 30, 0.05);
   EXPECT_TRUE(all_have_gradients(*model));
+  EXPECT_LT(losses.last, 0.5 * losses.first);
+  expect_refused(model, {{1, 1, 32, 32}, {1, 3, 28, 28}, {28, 28}});
 }
 
 TEST(Models, CnnIsTheSameForTheSameSeed) {
@@ -67,42 +89,119 @@ TEST(Models, CnnIsTheSameForTheSameSeed) {
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(first[i].equal(second[i])) << i;
 }
 
-TEST(Models, LanguageModel) {
-  // Zaremba et al.'s large network, which the paper trains: 66 million.
-  LanguageModelOptions large{.embedding = 1500, .hidden = 1500};
-  EXPECT_EQ(count(*make_language_model(large)), 66'034'000);
+TEST(Models, CifarResNet) {
+  torch::manual_seed(1);
+  EXPECT_EQ(count(*make_cifar_resnet(20)), 269'722);
+  EXPECT_EQ(count(*make_cifar_resnet(20)), listed("resnet20"));
+  EXPECT_EQ(count(*make_cifar_resnet(56)), 853'018);
+  EXPECT_EQ(count(*make_cifar_resnet(56)), listed("resnet56"));
+  CifarResNet deep = make_cifar_resnet(110);
+  EXPECT_EQ(count(*deep), 1'727'962);
+  EXPECT_EQ(count(*deep), listed("resnet110"));
+  EXPECT_TRUE(deep->named_parameters().contains("layer3.17.conv2.weight"));
+  EXPECT_NEAR(deep->named_parameters()["layer3.5.conv1.weight"].std().item<double>(),
+              std::sqrt(2.0 / (64.0 * 9.0)), 1e-3);
+  EXPECT_EQ(deep->forward(torch::randn({2, 3, 32, 32})).sizes(), (Sizes{2, 10}));
+}
 
-  LanguageModelOptions small{.vocabulary = 50, .embedding = 8, .hidden = 8, .layers = 2};
-  const std::int64_t recurrent = 2 * 4 * (8 * 8 + 8 * 8 + 8 + 8);
-  EXPECT_EQ(count(*make_language_model(small)), 2 * 50 * 8 + 50 + recurrent);
-  small.tied = true;
-  small.dropout = 0.5;
-  LanguageModel model = make_language_model(small);
-  EXPECT_EQ(count(*model), 50 * 8 + 50 + recurrent);
-  EXPECT_TRUE(model->named_parameters()["encoder.weight"].is_same(
-      model->named_parameters()["decoder.weight"]));
+TEST(Models, CifarResNetLearnsGreyImages) {
+  torch::manual_seed(1);
+  CifarResNet model = make_cifar_resnet(20, 7, 1);
+  const torch::Tensor images = torch::randn({16, 1, 28, 28});
+  const torch::Tensor labels = torch::arange(16, torch::kLong) % 7;
+  EXPECT_EQ(model->forward(images).sizes(), (Sizes{16, 7}));
+  const auto loss = [&] { return torch::cross_entropy_loss(model->forward(images), labels); };
+  const Losses losses = train_on_one_batch(*model, loss, 15, 0.05);
+  EXPECT_TRUE(all_have_gradients(*model));
+  EXPECT_LT(losses.last, 0.5 * losses.first);
+  expect_refused(model, {{1, 3, 32, 32}, {1, 1, 3, 32}, {0, 1, 32, 32}});
+}
 
-  const torch::Tensor words = torch::randint(50, {5, 3}, torch::kLong);
-  auto [logits, state] = model->forward(words);
-  EXPECT_EQ(logits.sizes(), (std::vector<std::int64_t>{5, 3, 50}));
+TEST(Models, ShortcutOfCifarResNetTakesEveryOtherPixelAndAddsZeros) {
+  CifarBlock block(4, 8, 2);
+  block->named_parameters()["bn2.weight"].data().zero_();  // what is left is the shortcut
+  const torch::Tensor x = torch::rand({2, 4, 7, 7});
+  const torch::Tensor y = block->forward(x);
+  ASSERT_EQ(y.sizes(), (Sizes{2, 8, 4, 4}));
+  EXPECT_TRUE(y.slice(1, 2, 6).equal(x.slice(2, 0, 7, 2).slice(3, 0, 7, 2)));
+  EXPECT_EQ(y.slice(1, 0, 2).abs().max().item<float>(), 0.0F);
+  EXPECT_EQ(y.slice(1, 6, 8).abs().max().item<float>(), 0.0F);
+}
+
+TEST(Models, CifarResNetRefusesOtherDepths) {
+  for (const int depth : {-4, 0, 2, 7, 21, 51, 109}) {
+    EXPECT_EQ(code_of([&] { make_cifar_resnet(depth); }), ErrorCode::invalid_argument) << depth;
+  }
+  try {
+    make_cifar_resnet(52);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.hint().find("50 or 56"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(code_of([] { make_cifar_resnet(8, 10, 0); }), ErrorCode::invalid_argument);
+}
+
+TEST(Models, AlexNet) {
+  torch::manual_seed(1);
+  AlexNet model = make_alexnet();
+  EXPECT_EQ(count(*model), 60'965'224);
+  EXPECT_EQ(count(*model), listed("alexnet"));
+  const auto parameters = model->named_parameters();
+  EXPECT_EQ(parameters["conv2.weight"].sizes(), (Sizes{256, 48, 5, 5}));
+  EXPECT_NEAR(parameters["fc7.weight"].std().item<double>(), 0.005, 1e-5);
+  EXPECT_FLOAT_EQ(parameters["conv4.bias"].min().item<float>(), 0.1F);
+  EXPECT_EQ(model->forward(torch::randn({1, 3, 63, 64})).sizes(), (Sizes{1, 1000}));
+  EXPECT_EQ(model->forward(torch::randn({1, 3, 224, 224})).sizes(), (Sizes{1, 1000}));
+  const torch::Tensor logits = model->forward(torch::randn({1, 3, 227, 227}));
+  EXPECT_EQ(logits.sizes(), (Sizes{1, 1000}));
   logits.sum().backward();
   EXPECT_TRUE(all_have_gradients(*model));
-}
 
-TEST(Models, LanguageModelGoesOnFromItsState) {
-  LanguageModel model = make_language_model({.vocabulary = 50, .embedding = 8, .hidden = 16});
+  const torch::Tensor image = torch::randn({1, 3, 64, 64});
+  EXPECT_FALSE(model->forward(image).equal(model->forward(image)));  // dropout
   model->eval();
-  const torch::Tensor words = torch::randint(50, {6, 3}, torch::kLong);
-  const auto whole = std::get<0>(model->forward(words));
-  const auto [first, state] = model->forward(words.slice(0, 0, 4));
-  const auto rest = std::get<0>(model->forward(words.slice(0, 4, 6), state));
-  EXPECT_TRUE(torch::allclose(whole, torch::cat({first, rest}), 1e-5, 1e-6));
+  EXPECT_TRUE(model->forward(image).equal(model->forward(image)));
+  expect_refused(model, {{1, 3, 62, 227}, {1, 3, 227, 62}, {1, 1, 227, 227}});
 }
 
-TEST(Models, LanguageModelRefuses) {
-  EXPECT_THROW(make_language_model({.embedding = 8, .hidden = 9, .tied = true}), Error);
-  EXPECT_THROW(make_language_model({.layers = 0}), Error);
-  EXPECT_THROW(make_language_model({.dropout = 1.0}), Error);
+TEST(Models, Vgg16) {
+  torch::manual_seed(1);
+  Vgg model = make_vgg16();
+  EXPECT_EQ(count(*model), 138'357'544);
+  EXPECT_EQ(count(*model), listed("vgg16"));
+  EXPECT_EQ(model->parameters().size(), 32u);
+  {
+    const torch::NoGradGuard guard;
+    EXPECT_EQ(model->forward(torch::randn({1, 3, 224, 224})).sizes(), (Sizes{1, 1000}));
+  }
+  const torch::Tensor logits = model->forward(torch::randn({2, 3, 32, 32}));
+  EXPECT_EQ(logits.sizes(), (Sizes{2, 1000}));
+  logits.sum().backward();
+  EXPECT_TRUE(all_have_gradients(*model));
+  expect_refused(model, {{1, 3, 224, 31}, {1, 4, 224, 224}});
+}
+
+TEST(Models, RefuseNoClasses) {
+  const std::function<void()> makers[] = {[] { make_cnn(0); }, [] { make_cifar_resnet(8, 0); },
+                                          [] { make_alexnet(0); }, [] { make_resnet50(-1); },
+                                          [] { make_vgg16(0); }};
+  for (const auto& make : makers) EXPECT_EQ(code_of(make), ErrorCode::invalid_argument);
+}
+
+TEST(Models, ListHasEveryModelOnce) {
+  const std::vector<std::string> names = {"cnn",       "resnet20", "resnet56",
+                                          "resnet110", "alexnet",  "resnet50",
+                                          "vgg16",     "lstm",     "deepspeech"};
+  std::vector<std::string> found;
+  for (const auto& model : model_list()) {
+    found.push_back(model.name);
+    EXPECT_FALSE(model.what.empty());
+    EXPECT_EQ(find_model(model.name), &model);
+  }
+  EXPECT_EQ(found, names);
+  EXPECT_EQ(find_model("resnet"), nullptr);
+  EXPECT_EQ(count(*make_language_model(ptb_options())), listed("lstm"));
+  EXPECT_EQ(count(*make_deepspeech()), listed("deepspeech"));
 }
 
 }  // namespace

@@ -530,7 +530,7 @@ void run_processes(const Options& options) {
   if (options.no_verify) words.emplace_back("--no-verify");
   if (options.as_json) words.emplace_back("--json");
   if (options.quiet) words.emplace_back("--quiet");
-  launch(options.workers, words);
+  launch({.workers = options.workers, .arguments = words});
 }
 
 void print(const nlohmann::json& results, const Options& options) {

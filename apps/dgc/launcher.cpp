@@ -23,13 +23,17 @@ namespace dgc::app {
 namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t interruptions = 0;
 
 /// Notes SIGINT, SIGTERM and SIGHUP while it lives.
 class Interrupts {
  public:
   Interrupts() {
     struct sigaction action {};
-    action.sa_handler = [](int number) { interrupted = number; };
+    action.sa_handler = [](int number) {
+      interrupted = number;
+      interruptions = interruptions + 1;
+    };
     for (std::size_t i = 0; i < std::size(kSignals); ++i)
       sigaction(kSignals[i], &action, &before_[i]);
   }
@@ -71,8 +75,8 @@ class TemporaryFolder {
 /// A rank as a process of its own, and what it says on stderr. Killed with this object.
 class Child {
  public:
-  Child(int rank, int workers, std::vector<std::string> words, const std::string& store)
-      : rank_(rank) {
+  Child(int rank, const Launch& launch, const std::string& store) : rank_(rank) {
+    std::vector<std::string> words = launch.arguments;
     words.insert(words.begin(), "dgc");
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
@@ -92,8 +96,11 @@ class Child {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
       ::setenv("RANK", std::to_string(rank).c_str(), 1);
-      ::setenv("WORLD_SIZE", std::to_string(workers).c_str(), 1);
+      ::setenv("WORLD_SIZE", std::to_string(launch.workers).c_str(), 1);
       ::setenv("DGC_STORE", store.c_str(), 1);
+      for (const auto& [name, value] : launch.environment) {
+        ::setenv(name.c_str(), value.c_str(), 1);
+      }
       ::dup2(ends[1], STDERR_FILENO);
       ::execv("/proc/self/exe", arguments.data());
       fmt::print(stderr, "cannot run /proc/self/exe: {}\n", std::generic_category().message(errno));
@@ -128,10 +135,14 @@ class Child {
       if (count == 0) open_ = false;
       if (count <= 0) break;
       rest_.append(block, static_cast<std::size_t>(count));
-      for (auto end = rest_.find('\n'); end != std::string::npos; end = rest_.find('\n')) {
-        if (rank_ == 0 && !rest_.starts_with("dgc: "))
+      // A live line ends with '\r', and is overwritten by the next.
+      for (auto end = rest_.find_first_of("\n\r"); end != std::string::npos;
+           end = rest_.find_first_of("\n\r")) {
+        if (rank_ == 0 && !rest_.starts_with("dgc: ")) {
           fmt::print(stderr, "{}", rest_.substr(0, end + 1));
-        lines_.push_back(rest_.substr(0, end));
+          std::fflush(stderr);
+        }
+        if (rest_[end] == '\n') lines_.push_back(rest_.substr(0, end));
         rest_.erase(0, end + 1);
         if (lines_.size() > kLines) lines_.pop_front();
       }
@@ -144,8 +155,19 @@ class Child {
     if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) status_ = status;
     return status_.has_value();
   }
+  void terminate() const {
+    if (!status_) ::kill(pid_, SIGTERM);
+  }
+  /// The signal for which it stopped in good order, or 0.
+  int stopped() const {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+      if (WIFEXITED(*status_) && WEXITSTATUS(*status_) == stopped_by(number)) return number;
+    }
+    return 0;
+  }
   /// How it ended, if not well.
   std::optional<std::string> failure() const {
+    if (stopped() != 0) return std::nullopt;
     if (WIFSIGNALED(*status_)) {
       return fmt::format("was ended by signal {} ({})", WTERMSIG(*status_),
                          ::strsignal(WTERMSIG(*status_)));
@@ -171,30 +193,38 @@ class Child {
   std::deque<std::string> lines_;
 };
 
-/// Waits for all; throws as soon as one fails.
-void wait_for(const std::vector<std::unique_ptr<Child>>& children) {
+[[noreturn]] void report(const Child& child, const std::string& failure) {
+  for (const std::string& line : child.last_lines()) {
+    fmt::print(stderr, "rank {}: {}\n", child.rank(), line);
+  }
+  throw Error(ErrorCode::peer_failed, "launch", fmt::format("rank {}", child.rank()), failure);
+}
+
+/// Waits for all; throws as soon as one fails. Returns the signal for which they stopped, or 0.
+int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::seconds patience) {
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> told;
+  int stopped = 0;
   for (;;) {
-    bool running = false;
     std::vector<pollfd> waiting;
     for (const auto& child : children) {
       // In this order, so that nothing said before the end is missed.
       const bool ended = child->ended();
       child->read();
       if (!ended) {
-        running = true;
         waiting.push_back({child->errors(), POLLIN, 0});
         continue;
       }
+      if (child->stopped() != 0) stopped = child->stopped();
       const auto failure = child->failure();
-      if (!failure) continue;
-      if (interrupted != 0) return;
-      for (const std::string& line : child->last_lines()) {
-        fmt::print(stderr, "rank {}: {}\n", child->rank(), line);
-      }
-      throw Error(ErrorCode::peer_failed, "launch", fmt::format("rank {}", child->rank()),
-                  *failure);
+      if (failure && interrupted == 0) report(*child, *failure);
     }
-    if (!running || interrupted != 0) return;
+    if (waiting.empty()) return interrupted != 0 ? interrupted : stopped;
+    if (interrupted != 0 && !told) {
+      told = Clock::now();
+      for (const auto& child : children) child->terminate();
+    }
+    if (told && (interruptions > 1 || Clock::now() - *told >= patience)) return interrupted;
     constexpr int kPollMilliseconds = 20;
     ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
   }
@@ -202,19 +232,21 @@ void wait_for(const std::vector<std::unique_ptr<Child>>& children) {
 
 }  // namespace
 
-void launch(int workers, const std::vector<std::string>& arguments) {
+void launch(const Launch& launch) {
   interrupted = 0;
+  interruptions = 0;
+  int signal = 0;
   {
     const Interrupts interrupts;
     const TemporaryFolder store;
     std::vector<std::unique_ptr<Child>> children;
-    for (int r = 0; r < workers && interrupted == 0; ++r) {
-      children.push_back(std::make_unique<Child>(r, workers, arguments, store.path()));
+    for (int r = 0; r < launch.workers && interrupted == 0; ++r) {
+      children.push_back(std::make_unique<Child>(r, launch, store.path()));
     }
-    wait_for(children);
+    signal = wait_for(children, launch.patience);
   }
   // Everything is cleared away: now end as if the signal had not been caught.
-  if (interrupted != 0) ::raise(interrupted);
+  if (signal != 0) ::raise(signal);
 }
 
 }  // namespace dgc::app

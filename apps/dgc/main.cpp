@@ -3,29 +3,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <numeric>
 #include <string>
 #include <vector>
 
+#include "base/nearest.h"
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/version.h"
 
 namespace {
-
-std::size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replace = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
 
 /// CLI11 says of a misspelt command only that one is required. Names it, with the nearest.
 bool commands_exist(const CLI::App& app, int argc, char** argv) {
@@ -34,20 +20,34 @@ bool commands_exist(const CLI::App& app, int argc, char** argv) {
     const auto choices = current->get_subcommands([](const CLI::App*) { return true; });
     const std::string word = argv[i];
     if (choices.empty() || word.starts_with("-")) return true;
-    const auto distance = [&word](const CLI::App* choice) {
-      return edit_distance(word, choice->get_name());
-    };
-    const auto nearest = *std::min_element(choices.begin(), choices.end(), [&](auto* a, auto* b) {
-      return distance(a) < distance(b);
-    });
-    if (nearest->get_name() != word) {
+    const auto found = std::find_if(choices.begin(), choices.end(),
+                                    [&](const CLI::App* c) { return c->get_name() == word; });
+    if (found == choices.end()) {
+      std::vector<std::string> names;
+      for (const CLI::App* choice : choices) names.push_back(choice->get_name());
       fmt::print(stderr, "{}: unknown command '{}'; did you mean '{}'? `{} --help` lists all\n",
-                 current->get_name(), word, nearest->get_name(), current->get_name());
+                 current->get_name(), word, dgc::nearest(word, names), current->get_name());
       return false;
     }
-    current = nearest;
+    current = *found;
   }
   return true;
+}
+
+/// For options that do not exist: the nearest of the command that was called.
+std::string suggestion(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const std::string& word : app.remaining(/*recurse=*/true)) {
+    if (!word.starts_with("--")) continue;
+    return fmt::format("\n{}: did you mean {}? `dgc {} --help` lists all", word,
+                       dgc::nearest(word.substr(0, word.find('=')), names), command->get_name());
+  }
+  return {};
 }
 
 }  // namespace
@@ -55,6 +55,9 @@ bool commands_exist(const CLI::App& app, int argc, char** argv) {
 int main(int argc, char** argv) {
   CLI::App app{
       "dgc: train across slow networks by sending 0.1 % of each gradient.\n\n"
+      "  dgc train                               train a model on several workers\n"
+      "  dgc report RUN...                       what came out of training runs, as a page\n"
+      "  dgc data                                data sets for training, and where they are\n"
       "  dgc info                                what this build can do on this machine\n"
       "  dgc bench compress                      speed of a compression step\n"
       "  dgc bench wire                          size and speed of the wire format\n"
@@ -65,6 +68,9 @@ int main(int argc, char** argv) {
       "dgc"};
   app.set_version_flag("--version", "dgc " DGC_VERSION);
   app.require_subcommand(1);
+  dgc::app::add_train(app);
+  dgc::app::add_report(app);
+  dgc::app::add_data(app);
   dgc::app::add_info(app);
   dgc::app::add_inspect(app);
   dgc::app::add_bench(app);
@@ -76,6 +82,11 @@ int main(int argc, char** argv) {
       return 1;
     }
     return 0;
+  } catch (const CLI::RuntimeError& error) {
+    return error.get_exit_code();
+  } catch (const CLI::ExtrasError& error) {
+    fmt::print(stderr, "{}{}\n", error.what(), suggestion(app));
+    return 2;
   } catch (const CLI::ParseError& error) {
     // 0 for --help and --version, 2 for wrong usage; 1 is kept for failures of the work itself.
     return app.exit(error) == 0 ? 0 : 2;

@@ -1,7 +1,11 @@
 #include "train/models/cnn.h"
 
+#include "train/models/check.h"
+
 namespace dgc::train {
 namespace {
+
+constexpr const char* kModel = "CNN";
 
 torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
@@ -23,6 +27,7 @@ CnnImpl::CnnImpl(std::int64_t classes)
 }
 
 torch::Tensor CnnImpl::forward(torch::Tensor x) {
+  check_images(kModel, x, 1, 28, 28);
   x = conv1_(x).relu_();
   x = torch::max_pool2d(conv2_(x).relu_(), 2);
   x = torch::max_pool2d(conv3_(x).relu_(), 2);
@@ -30,6 +35,6 @@ torch::Tensor CnnImpl::forward(torch::Tensor x) {
   return fc2_(x);
 }
 
-Cnn make_cnn(std::int64_t classes) { return Cnn(classes); }
+Cnn make_cnn(std::int64_t classes) { return Cnn(checked_classes(kModel, classes)); }
 
 }  // namespace dgc::train

@@ -9,6 +9,7 @@ namespace dgc::train {
 
 /// Images (batch, 1, 28, 28) to logits (batch, classes): conv, conv, pool, conv, pool, fc, fc.
 /// Neither batch normalisation nor dropout: with one thread each, runs repeat bit for bit.
+/// forward throws Error(shape_mismatch) for other images.
 class CnnImpl : public torch::nn::Module {
  public:
   explicit CnnImpl(std::int64_t classes);
@@ -20,7 +21,8 @@ class CnnImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Cnn);
 
-/// 224,714 parameters with 10 classes. Weights come from libtorch's default generator.
+/// 224,714 parameters with 10 classes. Weights come from libtorch's default generator. Throws
+/// Error(invalid_argument) for less than one class.
 Cnn make_cnn(std::int64_t classes = 10);
 
 }  // namespace dgc::train

@@ -1,12 +1,13 @@
 #include "train/models/lstm.h"
 
-#include <cmath>
 #include <string>
 
 #include "dgc/error.h"
 
 namespace dgc::train {
 namespace {
+
+constexpr double kBound = 0.1;  // of the weights of encoder and decoder
 
 const LanguageModelOptions& checked(const LanguageModelOptions& options) {
   const auto fail = [](const std::string& subject, const std::string& problem) {
@@ -36,12 +37,11 @@ LanguageModelImpl::LanguageModelImpl(const LanguageModelOptions& options)
                 .num_layers(options.layers)
                 .dropout(options.layers > 1 ? options.dropout : 0.0)),
       dropout_(options.dropout) {
-  const double bound = 1.0 / std::sqrt(static_cast<double>(options.hidden));
-  torch::nn::init::uniform_(encoder_->weight, -bound, bound);
+  torch::nn::init::uniform_(encoder_->weight, -kBound, kBound);
   torch::Tensor weight = encoder_->weight;
   if (!options.tied) {
     weight = torch::empty({options.vocabulary, options.hidden});
-    torch::nn::init::uniform_(weight, -bound, bound);
+    torch::nn::init::uniform_(weight, -kBound, kBound);
   }
   decoder_ = Decoder(weight);
   register_module("encoder", encoder_);
@@ -55,6 +55,14 @@ std::tuple<torch::Tensor, LanguageModelImpl::State> LanguageModelImpl::forward(
   const torch::Tensor embedded = dropout_(encoder_(words));
   auto [hidden, next] = state ? lstm_(embedded, *state) : lstm_(embedded);
   return {decoder_(dropout_(hidden)), next};
+}
+
+LanguageModelOptions ptb_options() {
+  return {.embedding = 1500, .hidden = 1500, .dropout = 0.65, .tied = true};
+}
+
+LanguageModelImpl::State detached(const LanguageModelImpl::State& state) {
+  return {std::get<0>(state).detach(), std::get<1>(state).detach()};
 }
 
 LanguageModel make_language_model(const LanguageModelOptions& options) {

@@ -21,7 +21,8 @@ class BottleneckImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Bottleneck);
 
-/// Images (batch, 3, height, width) to logits (batch, classes). Any size from 32 on works.
+/// Images (batch, 3, height, width) to logits (batch, classes). Any size from 32 on works;
+/// forward throws Error(shape_mismatch) for other images.
 class ResNet50Impl : public torch::nn::Module {
  public:
   explicit ResNet50Impl(std::int64_t classes);
@@ -38,7 +39,8 @@ class ResNet50Impl : public torch::nn::Module {
 };
 TORCH_MODULE(ResNet50);
 
-/// 25,557,032 parameters with 1000 classes. Weights come from libtorch's default generator.
+/// 25,557,032 parameters with 1000 classes. Weights come from libtorch's default generator. Throws
+/// Error(invalid_argument) for less than one class.
 ResNet50 make_resnet50(std::int64_t classes = 1000);
 
 }  // namespace dgc::train

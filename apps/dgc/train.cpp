@@ -1,0 +1,333 @@
+// dgc train: parses what is asked for, and runs it here, on workers that it starts, or as one of
+// the workers of an mpirun or torchrun.
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/nearest.h"
+#include "command.h"
+#include "dgc/error.h"
+#include "launcher.h"
+#include "output.h"
+#include "rendezvous.h"
+#include "train/data/catalogue.h"
+#include "train/models/registry.h"
+#include "train/recipe.h"
+#include "train/report/compare.h"
+#include "train/run_folder.h"
+#include "train/session.h"
+
+namespace dgc::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Options {
+  std::string config, out, resume;
+  bool list = false, quiet = false, as_json = false;
+  /// What the flags say, by the names of the fields.
+  std::vector<std::pair<const train::Field*, CLI::Option*>> flags;
+  std::deque<std::string> values;  // of the flags, as texts
+  std::string recipe;
+};
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+/// Asks the run to stop after its next step, with a checkpoint. SIGUSR1 is what mpirun passes on
+/// without killing anybody.
+void stop_on_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { stop_signal = number; };
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaction(number, &action, nullptr);
+}
+
+void print_list(bool as_json) {
+  std::vector<std::vector<std::string>> rows = {
+      {"recipe", "model", "parameters", "data", "on this machine", "in the paper"}};
+  json all = json::array();
+  for (const train::Recipe& recipe : train::recipes()) {
+    const auto place = recipe.data.empty() ? std::nullopt : train::find_data_quietly(recipe.data);
+    bool first = true;
+    json models = json::array();
+    for (const std::string& name : recipe.models) {
+      const train::ModelInfo* const model = train::find_model(name);
+      const std::uint64_t parameters = model != nullptr ? model->parameters : 0;
+      models.push_back({{"name", name}, {"parameters", parameters}});
+      const std::string there = recipe.data.empty() ? "not needed" : place ? "yes" : "no";
+      rows.push_back({first ? recipe.name : "", name, grouped(parameters),
+                      first ? (recipe.data.empty() ? "generated" : recipe.data) : "",
+                      first ? there : "", first ? recipe.paper : ""});
+      first = false;
+    }
+    all.push_back({{"recipe", recipe.name},
+                   {"what", recipe.what},
+                   {"models", models},
+                   {"data", recipe.data},
+                   {"place", place ? json(place->string()) : json()},
+                   {"paper", recipe.paper},
+                   {"settings", json::parse(recipe.settings)},
+                   {"small", json::parse(recipe.small)}});
+  }
+  if (as_json) {
+    fmt::print("{}\n", all.dump(2));
+  } else {
+    fmt::print(
+        "{}\nThe first model of each is the default. `dgc data` says how to get what is "
+        "missing.\n",
+        table(rows));
+  }
+}
+
+/// Everything that was said, flags over files.
+json given_settings(const Options& options) {
+  json given = json::object();
+  if (!options.config.empty()) given = train::read_settings_file(options.config);
+  if (!given.is_object()) {
+    throw Error(ErrorCode::invalid_argument, "--config", options.config,
+                "is not an object of settings");
+  }
+  if (given.contains("compare")) {
+    given["mode"] = given["compare"];
+    given.erase("compare");
+  }
+  if (!options.recipe.empty()) given["recipe"] = options.recipe;
+  for (const auto& [field, option] : options.flags) {
+    if (option->count() == 0) continue;
+    given[field->name] = train::parse_value(*field, option->as<std::string>());
+  }
+  train::Settings checked;
+  train::apply(checked, given, options.config.empty() ? "train" : options.config);
+  return given;
+}
+
+int default_workers() { return std::min(4, 2 * ::get_nprocs()); }
+
+/// For a new process with the same settings.
+std::vector<std::string> worker_arguments(const json& given, const fs::path& folder,
+                                          const Options& options) {
+  std::vector<std::string> words = {"train"};
+  for (const auto& [name, value] : given.items()) {
+    if (name == "recipe") continue;
+    words.push_back(
+        fmt::format("--{}={}", name, value.is_string() ? value.get<std::string>() : value.dump()));
+  }
+  if (options.resume.empty()) {
+    words.insert(words.begin() + 1, given.value("recipe", "fashion"));
+    words.push_back("--out=" + folder.string());
+  } else {
+    words.push_back("--resume=" + folder.string());
+  }
+  if (options.quiet) words.emplace_back("--quiet");
+  if (options.as_json) words.emplace_back("--json");
+  return words;
+}
+
+void print_settings(const train::Settings& settings, train::Console& console) {
+  const auto all = train::to_json(settings);
+  std::string line = "settings:";
+  for (const auto& [name, value] : all.items()) {
+    if (value.is_string() && value.get<std::string>().empty()) continue;
+    const std::string word =
+        fmt::format(" {}={}", name, value.is_string() ? value.get<std::string>() : value.dump());
+    if (line.size() + word.size() > 100) {
+      console.say(line);
+      line = " ";
+    }
+    line += word;
+  }
+  console.say(line);
+}
+
+/// One rank's part. Returns the exit status.
+int work(Group& group, const train::Settings& settings, const fs::path& folder,
+         const Options& options) {
+  const bool first = group.rank() == 0;
+  train::Console console(options.quiet || !first);
+  console.say(fmt::format("dgc train {}: {} on {} workers ({}), run in {}", settings.recipe,
+                          settings.model, group.size(), group.engine(), folder.string()));
+  print_settings(settings, console);
+  const train::SessionOutcome outcome = train::run_session(group,
+                                                           {.settings = settings,
+                                                            .folder = folder,
+                                                            .resume = !options.resume.empty(),
+                                                            .stop = &stop_signal},
+                                                           console);
+  if (outcome.stopped) {
+    console.say(fmt::format("stopped, with a checkpoint. Continue with: dgc train --resume {}",
+                            folder.string()));
+    // Another rank may have had the signal.
+    return stopped_by(stop_signal != 0 ? stop_signal : SIGTERM);
+  }
+  if (!first) return 0;
+  if (options.as_json) {
+    fmt::print("{}\n", outcome.summary.dump(2));
+  } else {
+    const train::Run run = train::read_run(folder);
+    fmt::print("\n{}\n{}\nreport: {}\n", table(train::comparison_rows(run)),
+               train::comparison_words(run), (folder / train::kReportFile).string());
+  }
+  return 0;
+}
+
+std::chrono::milliseconds timeout_of(const train::Settings& settings) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1000.0));
+}
+
+/// All workers as threads of this process.
+int run_threads(int workers, const train::Settings& settings, const fs::path& folder,
+                const Options& options) {
+  if (settings.dropout > 0.0 || settings.model == "alexnet" || settings.model == "vgg16") {
+    throw Error(
+        ErrorCode::invalid_argument, "train", "--launch threads",
+        fmt::format("{} has dropout, whose random numbers belong to the process", settings.model),
+        "use --launch processes, or --dropout 0");
+  }
+  const auto groups = make_local_groups(workers, timeout_of(settings));
+  std::vector<int> statuses(groups.size());
+  std::vector<std::exception_ptr> errors(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < groups.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        statuses[r] = work(*groups[r], settings, folder, options);
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // The cause first, rather than that another rank has failed.
+  for (const bool causes : {true, false}) {
+    for (const auto& error : errors) {
+      if (!error) continue;
+      try {
+        std::rethrow_exception(error);
+      } catch (const Error& e) {
+        if (!causes || e.code() != ErrorCode::peer_failed) throw;
+      }
+    }
+  }
+  return statuses[0];
+}
+
+/// What can be found wrong before anybody is started.
+void check_data(const train::Settings& settings) {
+  const std::string& data = train::recipe_named(settings.recipe).data;
+  if (!data.empty() && settings.train.empty()) train::find_data(data, settings.data);
+}
+
+int run(const Options& options) {
+  if (options.list) {
+    print_list(options.as_json);
+    return 0;
+  }
+  json given = given_settings(options);
+  if (!options.resume.empty() && !options.out.empty()) {
+    throw Error(ErrorCode::invalid_argument, "train", "--out", "a continued run stays where it is",
+                "leave it out");
+  }
+  const std::string environment = engine_from_environment();
+  const bool worker = environment != "local";
+  train::Settings settings;
+  if (options.resume.empty()) {
+    settings = train::resolve(given);
+  } else if (fs::exists(fs::path(options.resume) / train::kConfigFile) || !worker) {
+    settings = train::resolve(train::resumed_settings(options.resume, given));
+  } else {
+    throw Error(ErrorCode::io, "resume", options.resume, "this machine has no such run",
+                "copy its config.json here, or use a folder that all machines see");
+  }
+  fs::path folder = !options.resume.empty() ? fs::path(options.resume) : fs::path(options.out);
+  if (folder.empty()) folder = train::new_run_folder(settings.recipe);
+
+  if (worker) {
+    stop_on_signals();
+    const auto group = join_group("auto", timeout_of(settings));
+    if (given.contains("workers") && settings.workers != group->size()) {
+      throw Error(
+          ErrorCode::invalid_argument, "train", "--workers",
+          fmt::format("{} were asked for, {} were started", settings.workers, group->size()),
+          "leave it out under mpirun and torchrun");
+    }
+    return work(*group, settings, folder, options);
+  }
+  const int workers = settings.workers > 0 ? static_cast<int>(settings.workers) : default_workers();
+  check_data(settings);
+  if (settings.launch == "threads" || workers == 1) {
+    stop_on_signals();
+    return run_threads(workers, settings, folder, options);
+  }
+  if (options.resume.empty()) train::begin_run(folder);
+  given["workers"] = workers;
+  const int threads = settings.threads > 0 ? static_cast<int>(settings.threads)
+                                           : std::max(1, ::get_nprocs() / workers);
+  Launch start{.workers = workers,
+               .arguments = worker_arguments(given, folder, options),
+               .environment = {{"OMP_NUM_THREADS", std::to_string(threads)},
+                               {"OPENBLAS_NUM_THREADS", std::to_string(threads)}},
+               .patience = std::chrono::seconds(120)};
+  if (train::terminal()) {
+    start.environment.emplace_back(train::kTerminalVariable,
+                                   std::to_string(train::terminal_width()));
+  }
+  launch(start);
+  return 0;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app) {
+  auto* command = app.add_subcommand("train", "Train a model on several workers, with DGC or not");
+  command->footer(
+      "Settings come from the recipe, then --preset, then --config FILE (JSON with the same "
+      "names),\n"
+      "then flags. A run's folder gets config.json, metrics.jsonl, checkpoints, summary.json and\n"
+      "report.html. Ctrl-C stops with a checkpoint.\n\nExamples:\n"
+      "  dgc train --preset small --compare dense,dgc     Fashion-MNIST on 4 workers, in minutes\n"
+      "  dgc train text --preset small                    a language model\n"
+      "  dgc train cifar10 --data DIR --model resnet20 --epochs 20 --out runs/mine\n"
+      "  dgc train --resume runs/mine                     continues exactly\n"
+      "  mpirun -n 8 dgc train imagenet --data DIR --out runs/imagenet\n"
+      "  RANK=0 WORLD_SIZE=8 MASTER_ADDR=node0 MASTER_PORT=29500 dgc train …   on each machine\n"
+      "  dgc train --list                                 recipes, models, data, the paper");
+  auto options = std::make_shared<Options>();
+  command->add_option("RECIPE", options->recipe, "What to train (default: fashion)");
+  command->add_flag("--list", options->list, "List the recipes");
+  command->add_option("--config", options->config, "Settings from a JSON file");
+  command->add_option("--out", options->out, "Folder of the run (default: runs/RECIPE-TIME)");
+  command->add_option("--resume", options->resume, "Continue the run in this folder");
+  command->add_flag("--quiet", options->quiet, "Say nothing while it runs");
+  command->add_flag("--json", options->as_json, "Print the summary (or the list) as JSON");
+  for (const train::Field& field : train::fields()) {
+    if (field.name == "recipe") continue;
+    const std::string name = "--" + field.name;
+    const std::string choices =
+        field.choices.empty() ? "" : fmt::format(" ({})", fmt::join(field.choices, ", "));
+    // A text that could change would be taken for the place where the value goes.
+    const std::string help = field.help + choices;
+    std::string& value = options->values.emplace_back();
+    CLI::Option* option = nullptr;
+    if (std::holds_alternative<bool train::Settings::*>(field.member)) {
+      option = command->add_flag(fmt::format("{0},!--no-{1}", name, field.name), help);
+    } else {
+      option = command->add_option(field.name == "mode" ? "--mode,--compare" : name, value, help);
+      option->take_last();
+    }
+    option->group(field.section);
+    options->flags.emplace_back(&field, option);
+  }
+  command->callback([options] {
+    const int status = run(*options);
+    if (status != 0) throw CLI::RuntimeError(status);
+  });
+}
+
+}  // namespace dgc::app

@@ -1,0 +1,87 @@
+// Deep Speech 2 (Amodei et al., 2015) as deepspeech.pytorch has it: spectrograms to the
+// probabilities of letters, to be trained with CTC.
+//
+// Convolutions over bins and time, bidirectional recurrent layers whose directions are summed, a
+// linear layer without bias. Every recurrent layer has both biases that cuDNN has.
+//
+// Parameters, with 161 bins and 29 labels: 54,823,168 (209.13 MiB) for AN4's 5 x 800 LSTM and
+// 122,169,968 (466.04 MiB) for LibriSpeech's 7 x 1200 GRU, with two convolutions as in
+// deepspeech.pytorch. The paper says 488.08 MiB for the latter, which is what comes out with Deep
+// Speech 2's own three convolutions: 127,948,688 parameters, 488.09 MiB, or 488.08 with 28 labels,
+// or without the biases of the convolutions. We start from two, as known recipes do;
+// `convolutions = 3` gives the paper's size.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+namespace dgc::train {
+
+struct DeepSpeechOptions {
+  std::int64_t bins = 161;        ///< of the spectrogram: 20 ms at 16 kHz; 81 at 8 kHz
+  std::int64_t hidden = 800;      ///< units of a recurrent layer, in each direction
+  std::int64_t layers = 5;        ///< recurrent ones
+  std::int64_t labels = 29;       ///< with CTC's blank: blank, 26 letters, apostrophe, space
+  bool gru = false;               ///< instead of LSTM
+  std::int64_t convolutions = 2;  ///< 2 or 3
+  /// Of the convolutions; the third has three times as many. The time they take grows with its
+  /// square, and is most of the time of a small network.
+  std::int64_t channels = 32;
+};
+
+/// AN4's network is what DeepSpeechOptions starts as; this is LibriSpeech's.
+DeepSpeechOptions librispeech_options();
+
+/// Frames that come out for `frames` that go in: half, rounded up. CTC needs as many as there are
+/// labels in the transcript, and one more for each that repeats the one before it.
+std::int64_t output_frames(std::int64_t frames);
+
+/// A bidirectional recurrent layer, with batch normalisation of its input but in the first.
+class SpeechLayerImpl : public torch::nn::Module {
+ public:
+  SpeechLayerImpl(std::int64_t in, std::int64_t hidden, bool gru, bool normalised);
+  /// Frames of a packed sequence to the sum of both directions, packed alike.
+  torch::nn::utils::rnn::PackedSequence forward(const torch::nn::utils::rnn::PackedSequence& x);
+
+ private:
+  torch::nn::BatchNorm1d bn_ = nullptr;
+  torch::nn::LSTM lstm_ = nullptr;  // one of the two
+  torch::nn::GRU gru_ = nullptr;
+};
+TORCH_MODULE(SpeechLayer);
+
+/// What is beyond the length of an utterance changes nothing: neither its result nor, in training,
+/// the statistics of batch normalisation, which are over the frames of utterances alone
+/// (deepspeech.pytorch counts padding too).
+class DeepSpeechImpl : public torch::nn::Module {
+ public:
+  /// Throws Error(invalid_argument) for sizes below 1, fewer than 2 labels, or other than 2 or 3
+  /// convolutions.
+  explicit DeepSpeechImpl(const DeepSpeechOptions& options);
+
+  /// Spectrograms (batch, 1, bins, frames) and their lengths in frames (batch), int64, to
+  /// log-probabilities (time, batch, labels) and their lengths in output frames (batch), int64, on
+  /// the CPU both, as torch::ctc_loss takes them. time is the longest output; log-probabilities
+  /// beyond an utterance's own are 0. Throws Error(shape_mismatch) for other shapes and
+  /// Error(invalid_argument) for a length below 1 or above frames, and for training on a batch that
+  /// has a single output frame.
+  std::tuple<torch::Tensor, torch::Tensor> forward(const torch::Tensor& spectrograms,
+                                                   const torch::Tensor& lengths);
+
+ private:
+  std::int64_t bins_;
+  std::vector<torch::nn::Conv2d> convolutions_;
+  std::vector<torch::nn::BatchNorm2d> norms_;
+  std::vector<SpeechLayer> layers_;
+  torch::nn::BatchNorm1d bn_;
+  torch::nn::Linear fc_;
+};
+TORCH_MODULE(DeepSpeech);
+
+/// Weights come from libtorch's default generator, by its defaults.
+DeepSpeech make_deepspeech(const DeepSpeechOptions& options = {});
+
+}  // namespace dgc::train

@@ -1,0 +1,52 @@
+#include "train/optimizer.h"
+
+#include <cmath>
+
+#include "dgc/schedule.h"
+
+namespace dgc::train {
+namespace {
+
+/// The paper's warm-up, as far as it is above the final ratio.
+Schedule schedule_of(const Settings& settings, std::int64_t steps_per_epoch) {
+  std::vector<double> stages;
+  for (const double ratio : {0.25, 0.0625, 0.015625, 0.004}) {
+    if (ratio > settings.ratio) stages.push_back(ratio);
+  }
+  const double steps = settings.warmup_epochs * static_cast<double>(steps_per_epoch);
+  if (!settings.warmup || stages.empty() || steps <= 0.0) return Schedule(settings.ratio);
+  const auto each = std::llround(steps / static_cast<double>(stages.size()));
+  return Schedule::stages(stages, std::max<std::int64_t>(1, each), settings.ratio);
+}
+
+}  // namespace
+
+SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
+                             std::int64_t steps_per_epoch) {
+  SgdOptions options(settings.lr);
+  options.momentum(settings.momentum)
+      .nesterov(settings.nesterov)
+      .weight_decay(settings.weight_decay)
+      .clip_norm(settings.clipping ? settings.clip_norm : 0.0)
+      .momentum_correction(settings.momentum_correction)
+      .masking(settings.masking)
+      .values(parse_value_type(settings.values))
+      .dense_values(parse_value_type(settings.dense_values))
+      .algorithm(parse_algorithm(settings.algorithm))
+      .schedule(schedule_of(settings, steps_per_epoch));
+  if (mode == "naive") {
+    // Sparsification alone: what the paper's four corrections are measured against.
+    options.momentum_correction(false).masking(false).clip_norm(0.0).schedule(
+        Schedule(settings.ratio));
+  } else if (mode == "dense" || mode == "dense-fp16") {
+    options.momentum_correction(true)
+        .algorithm(Algorithm::dense)
+        .dense_transport(mode == "dense" ? ValueType::fp32 : ValueType::fp16)
+        .dense_values(ValueType::fp32)
+        .values(ValueType::fp32)
+        .schedule(Schedule(1.0));
+  }
+  return options;
+}
+
+}  // namespace dgc::train

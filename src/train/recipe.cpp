@@ -1,0 +1,223 @@
+#include "train/recipe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/nearest.h"
+#include "dgc/error.h"
+#include "train/lr_schedule.h"
+
+namespace dgc::train {
+namespace {
+
+using nlohmann::json;
+
+// Values that fit most; recipes change the rest. A setting that does not concern a model keeps its
+// value here.
+constexpr const char* kCommon = R"({
+  "preset": "full", "data": "", "train": "", "valid": "", "test": "", "unit": "words",
+  "vocabulary": 0, "examples": 0, "image-size": 0, "max-seconds": 0, "strict": false,
+  "hidden": 1500, "layers": 2, "rnn": "lstm", "channels": 32, "tied": true, "dropout": 0,
+  "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
+  "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
+  "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "values": "fp16", "dense-values": "fp32",
+  "algorithm": "auto", "momentum-correction": true, "masking": true, "clipping": true,
+  "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
+  "timeout": 60, "log-every": 10, "checkpoint-every": 500, "keep": 2
+})";
+
+// CIFAR-10 as in the paper: 164 epochs, total batch 128 on 4 workers, rate / 10 at half and three
+// quarters, 4 epochs of warm-up.
+constexpr const char* kCifar = R"({"epochs": 164, "lr": 0.1, "lr-schedule": "step:0.1@82,123",
+  "weight-decay": 0.0001, "warmup-epochs": 4})";
+
+// The well-known word language model; vanilla SGD, so that momentum correction has nothing to do.
+constexpr const char* kPtb = R"({"hidden": 1500, "layers": 2, "dropout": 0.65, "epochs": 40,
+  "batch": 20, "bptt": 35, "lr": 20, "lr-schedule": "plateau:4", "momentum": 0, "clip-norm": 0.25,
+  "warmup-epochs": 1})";
+constexpr const char* kSmallText = R"({"hidden": 200, "layers": 2, "dropout": 0.2, "epochs": 2,
+  "batch": 20, "warmup-epochs": 0.5, "vocabulary": 10000})";
+
+// Deep Speech 2.
+constexpr const char* kSpeech = R"({"hidden": 800, "layers": 5, "rnn": "lstm", "epochs": 70,
+  "batch": 20, "lr": 0.0003, "lr-schedule": "anneal:1.1", "momentum": 0.9, "nesterov": true,
+  "clip-norm": 400, "warmup-epochs": 1})";
+constexpr const char* kSmallSpeech = R"({"hidden": 128, "layers": 2, "rnn": "gru", "channels": 8,
+  "epochs": 15, "batch": 16, "lr": 0.02, "lr-schedule": "cosine", "max-seconds": 8,
+  "warmup-epochs": 1})";
+
+// Settings of one model in any recipe that trains it.
+const std::vector<std::pair<std::string, const char*>> kOfModel = {
+    {"alexnet", R"({"lr": 0.01, "weight-decay": 0.0005})"},
+    {"vgg16", R"({"lr": 0.01, "weight-decay": 0.0005})"},
+    {"lstm", R"({"lr-schedule": "plateau:4", "lr": 20, "momentum": 0, "clip-norm": 0.25,
+                 "batch": 20, "dropout": 0.65})"},
+    {"deepspeech", kSpeech},
+};
+
+std::vector<Recipe> make_recipes() {
+  return {
+      {"fashion",
+       "Fashion-MNIST or MNIST: 60,000 images of 28 x 28",
+       {"cnn", "resnet20"},
+       "fashion-mnist",
+       "not in the paper",
+       R"({"epochs": 15, "lr": 0.05, "lr-schedule": "cosine"})",
+       R"({"epochs": 4})"},
+      {"text",
+       "a language model on the King James Bible or any text",
+       {"lstm"},
+       "bible",
+       "not in the paper",
+       kPtb,
+       kSmallText},
+      {"speech",
+       "speech recognition on Asterisk's prompts, or a manifest of your own",
+       {"deepspeech"},
+       "asterisk",
+       "not in the paper",
+       kSpeech,
+       kSmallSpeech},
+      {"cifar10",
+       "CIFAR-10: 60,000 colour images of 32 x 32",
+       {"resnet110", "resnet56", "resnet20", "resnet8"},
+       "cifar10",
+       "ResNet-110, 4 workers: 93.75 % dense, 93.87 % DGC",
+       kCifar,
+       R"({"model": "resnet8", "epochs": 6, "lr-schedule": "cosine", "warmup-epochs": 1,
+           "examples": 20000})"},
+      {"imagenet",
+       "ImageNet, or any folder per class of JPEGs",
+       {"resnet50", "alexnet", "vgg16"},
+       "imagenet",
+       "ResNet-50: 75.96 % dense, 76.15 % DGC, 277x; AlexNet: 58.17 / 58.20 %, 597x",
+       R"({"epochs": 90, "batch": 256, "lr": 0.1, "lr-schedule": "step:0.1@30,60,80",
+           "weight-decay": 0.0001, "warmup-epochs": 4, "loaders": 2})",
+       R"({"epochs": 2, "batch": 32, "image-size": 64, "warmup-epochs": 0.5})"},
+      {"ptb",
+       "a language model on the Penn Treebank",
+       {"lstm"},
+       "ptb",
+       "2 x 1500: perplexity 72.30 dense, 72.24 DGC, 462x",
+       kPtb,
+       kSmallText},
+      {"an4",
+       "speech recognition on CMU's AN4",
+       {"deepspeech"},
+       "an4",
+       "5 x 800 LSTM: WER 14.1 % dense, 12.9 % DGC",
+       kSpeech,
+       kSmallSpeech},
+      {"librispeech",
+       "speech recognition on LibriSpeech",
+       {"deepspeech"},
+       "librispeech",
+       "7 x 1200 GRU: WER 9.45 % dense, 9.06 % DGC (clean), 608x",
+       R"({"hidden": 1200, "layers": 7, "rnn": "gru", "epochs": 70, "batch": 20, "lr": 0.0003,
+           "lr-schedule": "anneal:1.1", "nesterov": true, "clip-norm": 400, "warmup-epochs": 1})",
+       kSmallSpeech},
+      {"synthetic",
+       "any model on generated data, to measure speed and sizes",
+       {"cnn", "resnet8", "resnet20", "resnet56", "resnet110", "alexnet", "resnet50", "vgg16",
+        "lstm", "deepspeech"},
+       "",
+       "",
+       R"({"batch": 32, "epochs": 1, "examples": 1024})",
+       "{}"},
+  };
+}
+
+[[noreturn]] void refuse(const std::string& name, const std::string& problem,
+                         const std::string& hint = {}) {
+  throw Error(ErrorCode::invalid_argument, "train", "--" + name, problem, hint);
+}
+
+void merge(Settings& settings, const char* text, const std::string& source) {
+  apply(settings, json::parse(text), source);
+}
+
+std::string given_or(const json& given, const char* name, const std::string& otherwise) {
+  const auto found = given.find(name);
+  return found != given.end() && found->is_string() ? found->get<std::string>() : otherwise;
+}
+
+void check_together(const Settings& s, const json& given) {
+  const auto fraction = [](const char* name, double value, bool one) {
+    if (value < 0.0 || value > 1.0 || (value == 1.0 && !one)) {
+      refuse(name, fmt::format("{} is not in [0, {}", value, one ? "1]" : "1)"));
+    }
+  };
+  fraction("momentum", s.momentum, false);
+  fraction("dropout", s.dropout, false);
+  fraction("ratio", s.ratio, true);
+  if (s.ratio == 0.0) refuse("ratio", "0 would send nothing", "0.001 is the paper's");
+  if (s.epochs <= 0.0 && s.steps == 0) refuse("epochs", "0 epochs and no --steps");
+  if (s.nesterov && s.momentum == 0.0) refuse("nesterov", "needs a --momentum");
+  if (!s.clipping && s.clip_norm == 0.0 && given.contains("clipping")) {
+    refuse("no-clipping", "this recipe does not clip", "set --clip-norm to compare with clipping");
+  }
+  if (!s.train.empty() && family_of(s.model) == Family::images) {
+    refuse("train", "is for text and speech", "give a folder of images with --data");
+  }
+  LrSchedule::parse(s.lr_schedule);
+  modes_of(s);
+}
+
+}  // namespace
+
+std::span<const Recipe> recipes() {
+  static const std::vector<Recipe> all = make_recipes();
+  return all;
+}
+
+const Recipe& recipe_named(const std::string& name) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == name) return recipe;
+    names.push_back(recipe.name);
+  }
+  throw Error(ErrorCode::invalid_argument, "train", fmt::format("recipe '{}'", name),
+              "there is no such recipe",
+              fmt::format("did you mean '{}'? `dgc train --list` shows all", nearest(name, names)));
+}
+
+Family family_of(const std::string& model) {
+  if (model == "lstm") return Family::text;
+  if (model == "deepspeech") return Family::speech;
+  return Family::images;
+}
+
+Settings resolve(const json& given) {
+  const Recipe& recipe = recipe_named(given_or(given, "recipe", "fashion"));
+  const std::string preset = given_or(given, "preset", "full");
+  const json small = json::parse(recipe.small);
+  std::string model = recipe.models.front();
+  if (preset == "small") model = given_or(small, "model", model);
+  model = given_or(given, "model", model);
+  if (std::find(recipe.models.begin(), recipe.models.end(), model) == recipe.models.end()) {
+    refuse("model", fmt::format("'{}' is no model of recipe {}", model, recipe.name),
+           fmt::format("it has {}", fmt::join(recipe.models, ", ")));
+  }
+  Settings settings;
+  merge(settings, kCommon, "common settings");
+  for (const auto& [name, text] : kOfModel) {
+    if (name == model && recipe.name == "synthetic") merge(settings, text, name);
+  }
+  merge(settings, recipe.settings.c_str(), recipe.name);
+  for (const auto& [name, text] : kOfModel) {
+    if (name == model && recipe.name == "imagenet") merge(settings, text, name);
+  }
+  if (recipe.name == "fashion" && model == "resnet20") {
+    apply(settings, {{"lr", 0.1}, {"weight-decay", 1e-4}}, recipe.name);
+  }
+  if (preset == "small") apply(settings, small, recipe.name);
+  apply(settings, given, "settings");
+  settings.recipe = recipe.name;
+  settings.model = model;
+  check_together(settings, given);
+  return settings;
+}
+
+}  // namespace dgc::train

@@ -1,0 +1,91 @@
+#include "train/report/data.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "train/report/compare.h"
+#include "train/report/format.h"
+
+namespace dgc::train {
+namespace {
+
+using nlohmann::json;
+
+/// Six digits are more than a plot shows, and a third of the size.
+json rounded(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);
+}
+
+json picked(std::span<const double> values, std::span<const std::size_t> rows) {
+  json list = json::array();
+  for (const std::size_t row : rows) list.push_back(rounded(values[row]));
+  return list;
+}
+
+/// A quantity with what it can be drawn against: {"step": [...], "epoch": [...], ..., "y": [...]}.
+/// Null when the curve has no such column.
+json quantity(const Curve& curve, std::string_view name, bool smoothed = false) {
+  const auto values = curve.column(name);
+  if (values.empty()) return nullptr;
+  const auto rows = thin(values, kMostPoints);
+  json points = {{"y", picked(values, rows)}};
+  if (smoothed) points["smooth"] = picked(smooth(values), rows);
+  for (const auto& [key, column] : {std::pair{"step", "step"},
+                                    {"epoch", "epoch"},
+                                    {"time", "seconds"},
+                                    {"bytes", "bytes_up"}}) {
+    const auto x = curve.column(column);
+    if (!x.empty()) points[key] = picked(x, rows);
+  }
+  return points;
+}
+
+json series_of(const Mode& mode) {
+  json curves = {{"loss", quantity(mode.steps, "loss", true)},
+                 {"validation", quantity(mode.evaluations, "loss")}};
+  for (const char* name : {"achieved_ratio", "message_ratio", "traffic_ratio", "lr",
+                           "gradient_norm", "residual_norm", "examples_per_second"}) {
+    curves[name] = quantity(mode.steps, name);
+  }
+  json metrics = json::object();
+  for (const std::string& name : mode.evaluations.names()) {
+    if (name.starts_with("metrics.")) {
+      metrics[name.substr(8)] = quantity(mode.evaluations, name);
+    }
+  }
+  curves["metric"] = quantity(mode.evaluations, "metric");
+  return {{"curves", std::move(curves)}, {"metrics", std::move(metrics)}};
+}
+
+}  // namespace
+
+std::string page_data(std::span<const Run> runs) {
+  json all = json::array();
+  const auto names = run_names(runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (const Mode& mode : runs[i].modes) {
+      json series = series_of(mode);
+      series["label"] = runs.size() == 1 ? mode.name : fmt::format("{} · {}", names[i], mode.name);
+      series["mode"] = mode.name;
+      all.push_back(std::move(series));
+    }
+  }
+  const json data = {{"series", std::move(all)},
+                     {"metric", runs.empty() ? "" : runs[0].metric_name},
+                     {"unit", runs.empty() ? "" : runs[0].metric_unit}};
+  std::string safe;
+  // Outside strings JSON has no '<'; inside them the escape means the same.
+  for (const char c : data.dump(-1, ' ', false, json::error_handler_t::replace)) {
+    if (c == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return safe;
+}
+
+}  // namespace dgc::train

@@ -1,0 +1,94 @@
+#include "train/run_folder.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <system_error>
+
+#include "base/file.h"
+#include "dgc/error.h"
+
+namespace dgc::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& problem,
+                       const std::string& hint = {}) {
+  throw Error(ErrorCode::io, "train", path.string(), problem, hint);
+}
+
+std::optional<std::string> read_text(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) return {};
+  std::stringstream text;
+  text << stream.rdbuf();
+  if (stream.bad()) fail(file, "cannot be read");
+  return text.str();
+}
+
+}  // namespace
+
+std::filesystem::path new_run_folder(const std::string& recipe) {
+  const std::time_t now = std::time(nullptr);
+  return std::filesystem::path("runs") /
+         fmt::format("{}-{:%Y%m%d-%H%M%S}", recipe, fmt::localtime(now));
+}
+
+void begin_run(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / kConfigFile)) {
+    fail(folder, "has a run already",
+         fmt::format("continue it with --resume {}, or choose another --out", folder.string()));
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail(folder, "cannot be made: " + error.message(), "choose another --out");
+  try {
+    write_json(folder / kConfigFile, ordered_json::object());
+    std::filesystem::remove(folder / kConfigFile);
+  } catch (const std::exception& cause) {
+    fail(folder, fmt::format("cannot be written to: {}", cause.what()), "choose another --out");
+  }
+}
+
+void write_json(const std::filesystem::path& file, const ordered_json& json) {
+  const std::string text = json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  AtomicFile out(file);
+  out.write(std::as_bytes(std::span(text)));
+  out.commit();
+}
+
+std::optional<ordered_json> read_json(const std::filesystem::path& file) {
+  const auto text = read_text(file);
+  if (!text) return {};
+  auto json = ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) fail(file, "is not JSON", "was it changed by hand?");
+  return json;
+}
+
+MetricsLog::MetricsLog(const std::filesystem::path& file, std::uint64_t step) : file_(file) {
+  std::string kept;
+  if (const auto before = read_text(file)) {
+    std::istringstream lines(*before);
+    for (std::string line; std::getline(lines, line);) {
+      const auto json = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+      // The last line may have been cut off.
+      if (!json.is_object() || json.value("step", ~std::uint64_t{0}) > step) continue;
+      kept += line + "\n";
+    }
+  }
+  AtomicFile out(file);
+  out.write(std::as_bytes(std::span(kept)));
+  out.commit();
+  stream_.open(file, std::ios::binary | std::ios::app);
+  if (!stream_) fail(file, "cannot be opened");
+}
+
+void MetricsLog::write(const ordered_json& line) {
+  stream_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
+  if (!stream_) fail(file_, "cannot be written", "is the disk full? The last checkpoint is good");
+}
+
+}  // namespace dgc::train

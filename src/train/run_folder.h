@@ -1,0 +1,48 @@
+// The files of a run: RUN/config.json, summary.json, report.html, and for each mode
+// RUN/MODE/metrics.jsonl, tensors.json, result.json and checkpoints/. docs/train.md describes them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+namespace dgc::train {
+
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kSummaryFile = "summary.json";
+inline constexpr const char* kReportFile = "report.html";
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kTensorsFile = "tensors.json";
+inline constexpr const char* kResultFile = "result.json";
+inline constexpr const char* kCheckpoints = "checkpoints";
+
+/// runs/RECIPE-20261116-051500, by the clock.
+std::filesystem::path new_run_folder(const std::string& recipe);
+
+/// Makes a folder for a new run and tries to write there. Throws Error(io): it has a run already,
+/// or cannot be written to.
+void begin_run(const std::filesystem::path& folder);
+
+/// Under a temporary name, flushed, renamed. Throws Error(io).
+void write_json(const std::filesystem::path& file, const nlohmann::ordered_json& json);
+/// Nothing if there is no such file. Throws Error(io) if it is not JSON.
+std::optional<nlohmann::ordered_json> read_json(const std::filesystem::path& file);
+
+/// metrics.jsonl: a line for each logged step and each evaluation.
+class MetricsLog {
+ public:
+  /// Lines after `step` are dropped: they are of a run that did not get to its next checkpoint, and
+  /// will be written again. Throws Error(io).
+  MetricsLog(const std::filesystem::path& file, std::uint64_t step);
+  /// Throws Error(io), when the disk is full for example.
+  void write(const nlohmann::ordered_json& line);
+
+ private:
+  std::filesystem::path file_;
+  std::ofstream stream_;
+};
+
+}  // namespace dgc::train

@@ -1,0 +1,231 @@
+#include "train/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/nearest.h"
+#include "dgc/error.h"
+
+namespace dgc::train {
+namespace {
+
+using nlohmann::json;
+
+const std::vector<std::string> kModes = {"dense", "dense-fp16", "dgc", "naive"};
+
+std::vector<Field> make_fields() {
+  using S = Settings;
+  return {
+      {"recipe", &S::recipe, "", "what to train"},
+      {"preset",
+       &S::preset,
+       "Task",
+       "full: as in the paper; small: minutes on 2 cores",
+       {"full", "small"}},
+      {"model", &S::model, "Task", "which model; --list has those of each recipe"},
+      {"data", &S::data, "Task", "folder of the data; default: where `dgc data` finds it"},
+      {"train", &S::train, "Task", "text file, or manifest of speech, to train with"},
+      {"valid", &S::valid, "Task", "the same for validation"},
+      {"test", &S::test, "Task", "the same for the test after training"},
+      {"unit", &S::unit, "Task", "of text", {"words", "characters"}},
+      {"vocabulary", &S::vocabulary, "Task", "most frequent words to keep; 0: all"},
+      {"examples", &S::examples, "Task",
+       "train with so many examples (words of text) only; 0: all"},
+      {"image-size", &S::image_size, "Task", "side of ImageNet's crops; 0: the model's own", {}, 0},
+      {"max-seconds", &S::max_seconds, "Task", "leave longer utterances out; 0: none"},
+      {"strict", &S::strict, "Task", "an unreadable file ends the run, instead of being skipped"},
+
+      {"hidden", &S::hidden, "Model", "units of each recurrent layer", {}, 1},
+      {"layers", &S::layers, "Model", "recurrent layers", {}, 1},
+      {"rnn", &S::rnn, "Model", "of speech models", {"lstm", "gru"}},
+      {"channels", &S::channels, "Model", "of the convolutions of speech models", {}, 1},
+      {"tied", &S::tied, "Model", "embedding and output layer of language models are one tensor"},
+      {"dropout", &S::dropout, "Model", "probability, in language models"},
+
+      {"epochs", &S::epochs, "Training", "passes over the data; may be a fraction"},
+      {"steps", &S::steps, "Training", "stop after so many steps; 0: by --epochs"},
+      {"batch", &S::batch, "Training", "examples of a step, of all workers together", {}, 1},
+      {"bptt", &S::bptt, "Training", "words of a step in each row of a batch of text", {}, 1},
+      {"lr", &S::lr, "Training", "learning rate"},
+      {"lr-schedule", &S::lr_schedule, "Training",
+       "constant; cosine; step:F@E1,E2 (times F after epochs E1, E2); anneal:F (divided by F each "
+       "epoch); plateau:F (divided by F when validation stalls)"},
+      {"lr-warmup", &S::lr_warmup, "Training", "epochs in which the rate rises from a tenth"},
+      {"momentum", &S::momentum, "Training", "m"},
+      {"nesterov", &S::nesterov, "Training", "Nesterov momentum"},
+      {"weight-decay", &S::weight_decay, "Training", "lambda"},
+      {"clip-norm", &S::clip_norm, "Training", "clip the gradient's norm; 0: do not"},
+
+      {"mode", &S::mode, "Compression",
+       "dense, dense-fp16, dgc or naive (no corrections); several with commas are compared"},
+      {"ratio", &S::ratio, "Compression", "share of the gradient that is sent"},
+      {"warmup-epochs", &S::warmup_epochs, "Compression",
+       "epochs in which sparsity grows from 75 % to the final one"},
+      {"values",
+       &S::values,
+       "Compression",
+       "how entries travel",
+       {"fp32", "fp16", "bf16", "int8", "sign"}},
+      {"dense-values",
+       &S::dense_values,
+       "Compression",
+       "how tensors of one dimension travel, in mode dgc",
+       {"fp32", "fp16", "bf16"}},
+      {"algorithm",
+       &S::algorithm,
+       "Compression",
+       "exchange between workers",
+       {"auto", "allgather", "owner", "dense", "hierarchical"}},
+      {"momentum-correction", &S::momentum_correction, "Compression", "ingredient of the paper"},
+      {"masking", &S::masking, "Compression", "momentum factor masking, ingredient of the paper"},
+      {"clipping", &S::clipping, "Compression", "local gradient clipping, ingredient of the paper"},
+      {"warmup", &S::warmup, "Compression", "warm-up of the sparsity, ingredient of the paper"},
+
+      {"workers", &S::workers, "Running", "start so many on this machine; 0: up to 4", {}, 0},
+      {"launch",
+       &S::launch,
+       "Running",
+       "workers are processes, or threads (models without dropout)",
+       {"processes", "threads"}},
+      {"threads", &S::threads, "Running", "of each worker; 0: an even share of the cores"},
+      {"loaders", &S::loaders, "Running", "threads of each worker that prepare data", {}, 1},
+      {"seed", &S::seed, "Running", "of everything random"},
+      {"timeout",
+       &S::timeout,
+       "Running",
+       "seconds after which a silent worker counts as lost",
+       {},
+       1},
+      {"log-every", &S::log_every, "Running", "steps between lines of metrics.jsonl", {}, 1},
+      {"checkpoint-every", &S::checkpoint_every, "Running",
+       "steps between checkpoints, beside those after each epoch; 0: none"},
+      {"keep", &S::keep, "Running", "checkpoints to keep", {}, 1},
+  };
+}
+
+[[noreturn]] void refuse(const std::string& source, const std::string& name,
+                         const std::string& problem, const std::string& hint = {}) {
+  throw Error(ErrorCode::invalid_argument, source, name, problem, hint);
+}
+
+std::string type_name(const Field& field) {
+  static constexpr const char* kNames[] = {"a text", "a number", "a whole number", "true or false"};
+  return kNames[field.member.index()];
+}
+
+std::string list_of(const std::vector<std::string>& choices) {
+  return fmt::format("{}", fmt::join(choices, ", "));
+}
+
+/// What a value has to be for any recipe.
+void check(const Field& field, const json& value, const std::string& source) {
+  const bool fits = (field.member.index() == 0 && value.is_string()) ||
+                    (field.member.index() == 1 && value.is_number()) ||
+                    (field.member.index() == 2 && value.is_number_integer()) ||
+                    (field.member.index() == 3 && value.is_boolean());
+  if (!fits)
+    refuse(source, field.name, fmt::format("{} is not {}", value.dump(), type_name(field)));
+  if (value.is_number()) {
+    const auto number = value.get<double>();
+    if (!std::isfinite(number) || number < field.least) {
+      refuse(source, field.name, fmt::format("{} is not {} or more", value.dump(), field.least));
+    }
+  }
+  const auto& choices = field.choices;
+  if (!choices.empty() &&
+      std::find(choices.begin(), choices.end(), value.get<std::string>()) == choices.end()) {
+    refuse(source, field.name,
+           fmt::format("'{}' is none of {}", value.get<std::string>(), list_of(choices)));
+  }
+}
+
+const Field& field_named(const std::string& name, const std::string& source) {
+  // --compare dense,dgc reads better than --mode dense,dgc.
+  const std::string sought = name == "compare" ? "mode" : name;
+  const auto all = fields();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Field& f) { return f.name == sought; });
+  if (found != all.end()) return *found;
+  std::vector<std::string> names = {"compare"};
+  for (const Field& field : all) names.push_back(field.name);
+  refuse(source, name, "there is no such setting",
+         fmt::format("did you mean '{}'?", nearest(name, names)));
+}
+
+}  // namespace
+
+std::span<const Field> fields() {
+  static const std::vector<Field> all = make_fields();
+  return all;
+}
+
+json parse_value(const Field& field, const std::string& text) {
+  json value = text;
+  if (field.member.index() != 0) {
+    value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (value.is_discarded()) value = text;
+  }
+  check(field, value, "--" + field.name);
+  return value;
+}
+
+void apply(Settings& settings, const json& given, const std::string& source) {
+  if (!given.is_object()) refuse(source, "settings", "is not an object of names and values");
+  for (const auto& [name, value] : given.items()) {
+    const Field& field = field_named(name, source);
+    check(field, value, source);
+    std::visit(
+        [&, &v = value](auto member) {
+          settings.*member = v.template get<std::decay_t<decltype(settings.*member)>>();
+        },
+        field.member);
+  }
+}
+
+json read_settings_file(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::stringstream text;
+  if (!stream || !(text << stream.rdbuf())) {
+    throw Error(ErrorCode::io, "--config", file.string(), "cannot be read");
+  }
+  try {
+    return json::parse(text.str());
+  } catch (const json::parse_error& error) {
+    // Its message has line and column.
+    refuse("--config", file.string(), error.what());
+  }
+}
+
+nlohmann::ordered_json to_json(const Settings& settings) {
+  nlohmann::ordered_json all;
+  for (const Field& field : fields()) {
+    std::visit([&](auto member) { all[field.name] = settings.*member; }, field.member);
+  }
+  return all;
+}
+
+std::vector<std::string> modes_of(const Settings& settings) {
+  std::vector<std::string> modes;
+  std::stringstream words(settings.mode);
+  for (std::string mode; std::getline(words, mode, ',');) {
+    if (std::find(kModes.begin(), kModes.end(), mode) == kModes.end()) {
+      refuse(
+          "--mode", mode, "there is no such mode",
+          fmt::format("did you mean '{}'? There are {}", nearest(mode, kModes), list_of(kModes)));
+    }
+    if (std::find(modes.begin(), modes.end(), mode) != modes.end()) {
+      refuse("--mode", mode, "is there twice");
+    }
+    modes.push_back(mode);
+  }
+  if (modes.empty()) refuse("--mode", settings.mode, "names no mode", "try dense,dgc");
+  return modes;
+}
+
+}  // namespace dgc::train
