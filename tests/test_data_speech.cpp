@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <numbers>
 #include <string>
@@ -70,6 +71,14 @@ TEST(DataAudio, RefusesWhatIsNotWhole) {
   refused(flac, {"truncated: ", "cut.flac", "of 64000 samples"});
   fs::resize_file(flac, whole / 50);
   refused(flac, {"cut.flac"});
+  // Damage in the middle: only reading it all can tell.
+  const auto damaged = write_audio(folder / "damaged.flac", noise(64000), 16000, 1, kFlac);
+  std::fstream stream(damaged, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekp(60'000);
+  stream << std::string(64, 'U') << std::flush;
+  EXPECT_EQ(audio_info(damaged).samples, 64000);
+  expect_contains(error_text([&] { read_audio(damaged); }),
+                  {"truncated: ", "damaged.flac", "of 64000 samples can be read"});
   const int floats = SF_FORMAT_WAV | SF_FORMAT_FLOAT;
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1e30f}) {
@@ -322,6 +331,7 @@ TEST(DataSpeech, AsteriskTexts) {
   EXPECT_EQ(set.train[0].text, "PRESS STAR OR POUND");
   EXPECT_EQ(set.valid.size(), 1u);
   EXPECT_EQ(set.test.size(), 2u);
+  EXPECT_EQ(set.valid.at(0).file, folder / "k03.wav");
   EXPECT_EQ(set.test[1].file, folder / "k18.wav");
   ASSERT_EQ(set.skipped.size(), 2u);
   expect_contains(set.skipped[0], {"beep.wav: not speech"});

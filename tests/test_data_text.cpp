@@ -147,11 +147,14 @@ TEST(DataText, Bible) {
   EXPECT_EQ(Strings(train.begin(), train.begin() + 12),
             (Strings{"in", "the", "beginning", "god", "created", "the", "heaven", "and", "the",
                      "earth", ".", "<eos>"}));
-  // The tenth and the twentieth block of 50 verses: 450 and 950 verses come before.
   EXPECT_EQ(std::count(train.begin(), train.end(), "<eos>"), 31'102 - 31 * 100);
   const Strings valid = read(words, words.valid), test = read(words, words.test);
   EXPECT_EQ(std::count(valid.begin(), valid.end(), "<eos>"), 31 * 50);
   EXPECT_EQ(std::count(test.begin(), test.end(), "<eos>"), 31 * 50);
+  // Verses 451 and 951: the tenth and the twentieth block of 50.
+  EXPECT_EQ(Strings(valid.begin() + 4, valid.begin() + 9), (Strings{",", "if", "i", "find", "in"}));
+  EXPECT_EQ(Strings(test.begin(), test.begin() + 6),
+            (Strings{"and", "he", "rose", "up", "that", "night"}));
   EXPECT_NE(std::find(train.begin(), train.end(), "god's"), train.end());
   EXPECT_LT(words.vocabulary.size(), 13'000u);
   EXPECT_EQ(load_bible(TextUnit::words, 5000).vocabulary.size(), 5000u);

@@ -124,6 +124,7 @@ class Child {
 
   int rank() const { return rank_; }
   int errors() const { return open_ ? errors_ : -1; }
+  /// The last that it said and that was not shown.
   const std::deque<std::string>& last_lines() const { return lines_; }
 
   /// Takes what there is on stderr. Progress of rank 0 is shown; its errors wait for the end.
@@ -138,11 +139,13 @@ class Child {
       // A live line ends with '\r', and is overwritten by the next.
       for (auto end = rest_.find_first_of("\n\r"); end != std::string::npos;
            end = rest_.find_first_of("\n\r")) {
-        if (rank_ == 0 && !rest_.starts_with("dgc: ")) {
+        const bool shown = rank_ == 0 && !rest_.starts_with("dgc: ");
+        if (shown) {
           fmt::print(stderr, "{}", rest_.substr(0, end + 1));
           std::fflush(stderr);
+        } else if (rest_[end] == '\n') {
+          lines_.push_back(rest_.substr(0, end));
         }
-        if (rest_[end] == '\n') lines_.push_back(rest_.substr(0, end));
         rest_.erase(0, end + 1);
         if (lines_.size() > kLines) lines_.pop_front();
       }

@@ -33,8 +33,9 @@ void print_tables(const std::vector<train::Run>& runs, const fs::path& html) {
   fmt::print("{}\n", table(train::comparison_rows(runs)));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string prefix = runs.size() > 1 ? names[i] + ": " : "";
-    const std::string words = train::comparison_words(runs[i]);
-    if (!words.empty()) fmt::print("{}{}\n", prefix, words);
+    for (const std::string& sentence : train::comparison_sentences(runs[i])) {
+      fmt::print("{}{}\n", prefix, sentence);
+    }
     for (const std::string& note : runs[i].notes) fmt::print("{}note: {}\n", prefix, note);
   }
   fmt::print("report: {}\n", html.string());

@@ -131,7 +131,7 @@ std::vector<std::string> worker_arguments(const json& given, const fs::path& fol
 }
 
 void print_settings(const train::Settings& settings, train::Console& console) {
-  const auto all = train::to_json(settings);
+  const auto all = train::relevant(settings);
   std::string line = "settings:";
   for (const auto& [name, value] : all.items()) {
     if (value.is_string() && value.get<std::string>().empty()) continue;

@@ -39,9 +39,10 @@ bool terminal() {
 }
 
 std::string progress_text(const Progress& p) {
-  std::string text = fmt::format(
-      "[{}] epoch {:.2f}/{:.4g}  step {}/{}  {:.0f} examples/s  {} left  loss {:.4f}", p.mode, p.epoch,
-      p.epochs, p.step, p.steps, p.examples_per_second, duration_text(p.seconds_left), p.loss);
+  std::string text =
+      fmt::format("[{}] epoch {:.2f}/{:.4g}  step {}/{}  {:.0f} examples/s  {} left  loss {:.4f}",
+                  p.mode, p.epoch, p.epochs, p.step, p.steps, p.examples_per_second,
+                  duration_text(p.seconds_left), p.loss);
   if (!p.metric.empty()) text += "  " + p.metric;
   text += fmt::format("  {}/step ({:.0f}x)  network {:.0f} %", bytes_text(p.bytes_per_step),
                       p.message_ratio, 100.0 * p.waiting_share);

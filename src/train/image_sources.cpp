@@ -145,11 +145,13 @@ ImageData open_images(const Settings& settings, std::int64_t size) {
   const auto folder = find_data(recipe_named(settings.recipe).data, settings.data);
   ImageData data;
   if (settings.recipe == "fashion") {
-    data = in_memory(load_idx(folder, true), load_idx(folder, false), settings, false);
+    ImageSet train = load_idx(folder, true);
+    data = in_memory(std::move(train), load_idx(folder, false), settings, false);
     data.mean.fill(0.2860f);
     data.deviation.fill(0.3530f);
   } else if (settings.recipe == "cifar10") {
-    data = in_memory(load_cifar10(folder, true), load_cifar10(folder, false), settings, true);
+    ImageSet train = load_cifar10(folder, true);
+    data = in_memory(std::move(train), load_cifar10(folder, false), settings, true);
     data.mean = {0.4914f, 0.4822f, 0.4465f};
     data.deviation = {0.2470f, 0.2435f, 0.2616f};
   } else {

@@ -65,7 +65,7 @@ std::vector<Recipe> make_recipes() {
        "fashion-mnist",
        "not in the paper",
        R"({"epochs": 15, "lr": 0.05, "lr-schedule": "cosine"})",
-       R"({"epochs": 4})"},
+       R"({"epochs": 4, "warmup-epochs": 1.5})"},
       {"text",
        "a language model on the King James Bible or any text",
        {"lstm"},
@@ -158,8 +158,10 @@ void check_together(const Settings& s, const json& given) {
   if (!s.clipping && s.clip_norm == 0.0 && given.contains("clipping")) {
     refuse("no-clipping", "this recipe does not clip", "set --clip-norm to compare with clipping");
   }
-  if (!s.train.empty() && family_of(s.model) == Family::images) {
-    refuse("train", "is for text and speech", "give a folder of images with --data");
+  for (const auto& [name, value] : given.items()) {
+    if (!concerns(name, family_of(s.model))) {
+      refuse(name, fmt::format("means nothing to the model {}", s.model), "leave it out");
+    }
   }
   LrSchedule::parse(s.lr_schedule);
   modes_of(s);
@@ -187,6 +189,39 @@ Family family_of(const std::string& model) {
   if (model == "lstm") return Family::text;
   if (model == "deepspeech") return Family::speech;
   return Family::images;
+}
+
+bool concerns(const std::string& setting, Family family) {
+  static const std::vector<std::pair<std::string, std::vector<Family>>> kOnlyFor = {
+      {"train", {Family::text, Family::speech}},
+      {"valid", {Family::text, Family::speech}},
+      {"test", {Family::text, Family::speech}},
+      {"unit", {Family::text}},
+      {"vocabulary", {Family::text}},
+      {"image-size", {Family::images}},
+      {"max-seconds", {Family::speech}},
+      {"hidden", {Family::text, Family::speech}},
+      {"layers", {Family::text, Family::speech}},
+      {"rnn", {Family::speech}},
+      {"channels", {Family::speech}},
+      {"tied", {Family::text}},
+      {"dropout", {Family::text}},
+      {"bptt", {Family::text}},
+      {"strict", {Family::images, Family::speech}}};
+  for (const auto& [name, families] : kOnlyFor) {
+    if (name != setting) continue;
+    return std::find(families.begin(), families.end(), family) != families.end();
+  }
+  return true;
+}
+
+nlohmann::ordered_json relevant(const Settings& settings) {
+  nlohmann::ordered_json some;
+  const auto all = to_json(settings);
+  for (const auto& [name, value] : all.items()) {
+    if (concerns(name, family_of(settings.model))) some[name] = value;
+  }
+  return some;
 }
 
 Settings resolve(const json& given) {

@@ -29,6 +29,12 @@ const Recipe& recipe_named(const std::string& name);
 /// What a model is trained on, whatever the recipe.
 Family family_of(const std::string& model);
 
+/// Whether a setting means anything to a family: text has no image size.
+bool concerns(const std::string& setting, Family family);
+
+/// The settings that mean something to this run.
+nlohmann::ordered_json relevant(const Settings& settings);
+
 /// Settings of the recipe and model that `given` names, then its preset, then `given`: all that
 /// was said on the command line and in configuration files. Throws Error(invalid_argument) for
 /// what does not fit together: a model of another recipe, fractions outside [0, 1] and so on.

@@ -38,11 +38,13 @@ std::filesystem::path new_run_folder(const std::string& recipe) {
 }
 
 void begin_run(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / kConfigFile)) {
+  // One that failed before its first step is no loss.
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!std::filesystem::exists(entry.path() / kMetricsFile)) continue;
     fail(folder, "has a run already",
          fmt::format("continue it with --resume {}, or choose another --out", folder.string()));
   }
-  std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(folder, "cannot be made: " + error.message(), "choose another --out");
   try {

@@ -61,21 +61,21 @@ ordered_json begin(const Session& session, int workers) {
     return {{"results", results}, {"common", before ? *before : ordered_json::object()}};
   }
   begin_run(session.folder);
-  ordered_json config = to_json(session.settings);
+  ordered_json config = relevant(session.settings);
   config["workers"] = workers;
   write_json(session.folder / kConfigFile, config);
   return {{"results", results}, {"common", ordered_json::object()}};
 }
 
 void compare_settings(Group& group, const Settings& settings) {
-  const ordered_json mine = to_json(settings);
+  const ordered_json mine = relevant(settings);
   const ordered_json first = shared(group, mine);
   for (const auto& [name, value] : mine.items()) {
-    if (how_it_runs(name) || value == first.at(name)) continue;
-    throw Error(
-        ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group.rank()),
-        fmt::format("has {} {} where rank 0 has {}", name, value.dump(), first.at(name).dump()),
-        "start all workers with the same settings");
+    if (how_it_runs(name) || value == first.value(name, ordered_json())) continue;
+    throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group.rank()),
+                fmt::format("has {} {} where rank 0 has {}", name, value.dump(),
+                            first.value(name, ordered_json()).dump()),
+                "start all workers with the same settings");
   }
 }
 

@@ -81,7 +81,7 @@ std::vector<DataSet> make_catalogue() {
       {.name = "librispeech",
        .recipes = {"librispeech"},
        .what = "read English books, 16 kHz; 100, 360 and 500 hours to train, 21 to test",
-       .size = "337 MB (dev-clean) to 30 GB (train-other-500)",
+       .size = "0.3 to 30 GB each",
        .page = "https://www.openslr.org/12/",
        .how = "unpack the archives of the page in $DGC_DATA/librispeech; at least one of train-*, "
               "dev-* and test-* each",

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "dgc/error.h"
@@ -13,7 +12,6 @@ namespace dgc::train {
 namespace {
 
 namespace nn = torch::nn;
-using nn::utils::rnn::PackedSequence;
 using Lengths = std::vector<std::int64_t>;
 
 constexpr const char* kModel = "Deep Speech";
@@ -73,8 +71,29 @@ torch::Tensor apart(const torch::Tensor& x, const Lengths& lengths) {
   return torch::stack(parts);
 }
 
-PackedSequence with_data(const PackedSequence& x, const torch::Tensor& data) {
-  return PackedSequence(data, x.batch_sizes(), x.sorted_indices(), x.unsorted_indices());
+SpeechFrames frames_of(const Lengths& lengths) {
+  SpeechFrames frames;
+  frames.time = *std::max_element(lengths.begin(), lengths.end());
+  frames.batch = static_cast<std::int64_t>(lengths.size());
+  std::vector<std::int64_t> forwards, backwards;
+  for (std::int64_t i = 0; i < frames.batch; ++i) {
+    const std::int64_t length = lengths[static_cast<std::size_t>(i)];
+    for (std::int64_t t = 0; t < length; ++t) {
+      forwards.push_back(t * frames.batch + i);
+      backwards.push_back((length - 1 - t) * frames.batch + i);
+    }
+  }
+  frames.forwards = torch::tensor(forwards);
+  frames.backwards = torch::tensor(backwards);
+  return frames;
+}
+
+/// Rows to (time, batch, features), zero where there are none.
+torch::Tensor padded(const torch::Tensor& rows, const SpeechFrames& frames,
+                     const torch::Tensor& places) {
+  return torch::zeros({frames.time * frames.batch, rows.size(1)}, rows.options())
+      .index_copy(0, places, rows)
+      .view({frames.time, frames.batch, rows.size(1)});
 }
 
 }  // namespace
@@ -85,20 +104,24 @@ std::int64_t output_frames(std::int64_t frames) { return (frames + 1) / 2; }
 
 SpeechLayerImpl::SpeechLayerImpl(std::int64_t in, std::int64_t hidden, bool gru, bool normalised) {
   if (normalised) bn_ = register_module("bn", nn::BatchNorm1d(in));
-  if (gru)
-    gru_ = register_module("gru", nn::GRU(nn::GRUOptions(in, hidden).bidirectional(true)));
-  else
-    lstm_ = register_module("lstm", nn::LSTM(nn::LSTMOptions(in, hidden).bidirectional(true)));
+  constexpr const char* kNames[] = {"forwards", "backwards"};
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (gru)
+      gru_[i] = register_module(kNames[i], nn::GRU(in, hidden));
+    else
+      lstm_[i] = register_module(kNames[i], nn::LSTM(in, hidden));
+  }
 }
 
-PackedSequence SpeechLayerImpl::forward(const PackedSequence& x) {
-  // The data of a packed sequence are the frames of all utterances, without padding.
-  const PackedSequence input = bn_.is_empty() ? x : with_data(x, bn_(x.data()));
-  const PackedSequence output = gru_.is_empty()
-                                    ? std::get<0>(lstm_->forward_with_packed_input(input))
-                                    : std::get<0>(gru_->forward_with_packed_input(input));
-  const auto directions = output.data().chunk(2, 1);
-  return with_data(output, directions[0] + directions[1]);
+torch::Tensor SpeechLayerImpl::forward(const torch::Tensor& rows, const SpeechFrames& frames) {
+  const torch::Tensor input = bn_.is_empty() ? rows : bn_(rows);
+  const auto run = [&](std::size_t direction, const torch::Tensor& places) {
+    const torch::Tensor x = padded(input, frames, places);
+    const torch::Tensor y = gru_[direction].is_empty() ? std::get<0>(lstm_[direction](x))
+                                                       : std::get<0>(gru_[direction](x));
+    return y.flatten(0, 1).index_select(0, places);
+  };
+  return run(0, frames.forwards) + run(1, frames.backwards);
 }
 
 DeepSpeechImpl::DeepSpeechImpl(const DeepSpeechOptions& options)
@@ -129,23 +152,22 @@ DeepSpeechImpl::DeepSpeechImpl(const DeepSpeechOptions& options)
 
 std::tuple<torch::Tensor, torch::Tensor> DeepSpeechImpl::forward(const torch::Tensor& spectrograms,
                                                                  const torch::Tensor& lengths) {
-  Lengths frames = checked_lengths(spectrograms, lengths, bins_);
-  torch::Tensor x = joined(spectrograms, frames);
+  Lengths output = checked_lengths(spectrograms, lengths, bins_);
+  torch::Tensor x = joined(spectrograms, output);
   for (std::size_t i = 0; i < convolutions_.size(); ++i) {
-    x = convolutions_[i](apart(x, frames));
-    if (i == 0) std::transform(frames.begin(), frames.end(), frames.begin(), output_frames);
-    x = torch::hardtanh(norms_[i](joined(x, frames)), 0.0, 20.0);
+    x = convolutions_[i](apart(x, output));
+    if (i == 0) std::transform(output.begin(), output.end(), output.begin(), output_frames);
+    x = torch::hardtanh(norms_[i](joined(x, output)), 0.0, 20.0);
   }
   if (is_training() && x.size(3) < 2)
     refuse(ErrorCode::invalid_argument, "lengths",
            "training needs more than one output frame in a batch");
 
-  const torch::Tensor rows = x.squeeze(0).flatten(0, 1).t();  // (frames of all, channels * bins)
-  PackedSequence packed = nn::utils::rnn::pack_sequence(rows.split_with_sizes(frames),
-                                                        /*enforce_sorted=*/false);
-  for (auto& layer : layers_) packed = layer->forward(packed);
-  const torch::Tensor logits = fc_(bn_(packed.data()));
-  return nn::utils::rnn::pad_packed_sequence(with_data(packed, logits.log_softmax(1)));
+  const SpeechFrames frames = frames_of(output);
+  torch::Tensor rows = x.squeeze(0).flatten(0, 1).t();  // (frames of all, channels * bins)
+  for (auto& layer : layers_) rows = layer->forward(rows, frames);
+  rows = fc_(bn_(rows)).log_softmax(1);
+  return {padded(rows, frames, frames.forwards), torch::tensor(output)};
 }
 
 DeepSpeech make_deepspeech(const DeepSpeechOptions& options) { return DeepSpeech(options); }

@@ -14,6 +14,7 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -39,17 +40,31 @@ DeepSpeechOptions librispeech_options();
 /// labels in the transcript, and one more for each that repeats the one before it.
 std::int64_t output_frames(std::int64_t frames);
 
-/// A bidirectional recurrent layer, with batch normalisation of its input but in the first.
+/// Where the frames of a batch are. Layers exchange rows: the frames of all utterances one after
+/// the other, without padding. `forwards` says for each row where it is in (time * batch),
+/// `backwards` the same with every utterance reversed.
+struct SpeechFrames {
+  std::int64_t time = 0;
+  std::int64_t batch = 0;
+  torch::Tensor forwards, backwards;
+};
+
+/// A bidirectional recurrent layer, with batch normalisation of its input but in the first. Rows
+/// in, the sum of both directions out.
+///
+/// Each direction is a layer of its own over padded utterances, the second over reversed ones, so
+/// that padding comes after what counts. libtorch's packed sequences give the same result, but
+/// their backward takes time that grows with the square of the frames: it fills a gradient of the
+/// size of all frames for every time step.
 class SpeechLayerImpl : public torch::nn::Module {
  public:
   SpeechLayerImpl(std::int64_t in, std::int64_t hidden, bool gru, bool normalised);
-  /// Frames of a packed sequence to the sum of both directions, packed alike.
-  torch::nn::utils::rnn::PackedSequence forward(const torch::nn::utils::rnn::PackedSequence& x);
+  torch::Tensor forward(const torch::Tensor& rows, const SpeechFrames& frames);
 
  private:
   torch::nn::BatchNorm1d bn_ = nullptr;
-  torch::nn::LSTM lstm_ = nullptr;  // one of the two
-  torch::nn::GRU gru_ = nullptr;
+  std::array<torch::nn::LSTM, 2> lstm_{nullptr, nullptr};  // one of the two kinds
+  std::array<torch::nn::GRU, 2> gru_{nullptr, nullptr};
 };
 TORCH_MODULE(SpeechLayer);
 

@@ -55,7 +55,7 @@ function linearTicks(low, high, count) {
 
 function logTicks(low, high, count) {
   const decades = Math.log10(high / low);
-  const within = decades > count / 2 ? [1] : decades > 1.2 ? [1, 3] : [1, 2, 3, 5, 7];
+  const within = decades > count / 2 ? [1] : decades > 0.8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8];
   const every = Math.max(1, Math.ceil(decades / count));
   const ticks = [];
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
@@ -165,7 +165,7 @@ class Chart {
     const bottom = this.height - 38;
     this.y = new Scale(y, ys, bottom, 26, 5);
     const left = 14 + 6.6 * Math.max(...this.y.ticks.map((tick) => this.y.tickText(tick).length));
-    this.x = new Scale({ ...x, tight: true }, xs, left, width - 12, Math.max(2, Math.floor((width - left) / 85)));
+    this.x = new Scale({ ...x, tight: true }, xs, left, width - 12, Math.max(2, Math.floor((width - left) / (x.log ? 85 : 60))));
     this.bottom = bottom;
     this.axes(width, left);
     for (const line of lines) this.line(line);

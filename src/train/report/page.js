@@ -16,8 +16,8 @@ const X_AXES = {
 let groups = 0;
 function choices(parent, label, options, chosen, changed) {
   const name = `choice${groups++}`;
-  const set = make("fieldset", { class: "choices" }, parent);
-  make("legend", {}, set, label);
+  const set = make("div", { class: "choices", role: "radiogroup", "aria-label": label }, parent);
+  make("span", { class: "about" }, set, label);
   for (const [value, text] of options) {
     const button = make("label", {}, set);
     const input = make("input", { type: "radio", name, value }, button);
@@ -134,8 +134,8 @@ function plots() {
   const chosen = () => state.against, epochs = () => "epoch";
   const upper = data.metric.charAt(0).toUpperCase() + data.metric.slice(1);
   chart(grid, "Loss", true, [
-    { name: "training", curveOf: ofSteps("loss"), y: { kind: "number", label: "training loss" } },
-    { name: "validation", curveOf: ofSteps("validation"), y: { kind: "number", label: "validation loss" }, marks: true },
+    { name: "training", curveOf: ofSteps("loss"), y: { kind: "number", label: "training loss", log: true } },
+    { name: "validation", curveOf: ofSteps("validation"), y: { kind: "number", label: "validation loss", log: true }, marks: true },
   ], chosen);
   chart(grid, upper, true, metricQuantities(), chosen);
   chart(grid, "Share sent", false, [

@@ -85,10 +85,6 @@ std::string tiles(const Run& run) {
   ratio(result.traffic_ratio, result.traffic_ratio_total, "less traffic per worker");
   std::string times;
   if (dense != nullptr) times = "dense: " + seconds_text(dense->result.seconds);
-  if (std::isfinite(result.waiting_share())) {
-    times += fmt::format("{}{} of it waiting", times.empty() ? "" : "; ",
-                         percent_text(result.waiting_share()));
-  }
   html += tile(seconds_text(result.seconds), "", "training time", times);
   return "<div class=\"tiles\">\n" + html + "</div>\n";
 }
@@ -116,7 +112,11 @@ std::string swatch(std::size_t series) {
       series % 8, series % 5);
 }
 
-std::string cell_text(const std::string& cell) { return cell == kNothing ? "–" : escape(cell); }
+std::string cell_text(const std::string& cell) {
+  if (cell == kNothing) return "–";
+  const bool negative = cell.size() > 1 && cell[0] == '-' && cell[1] >= '0' && cell[1] <= '9';
+  return negative ? "−" + escape(cell.substr(1)) : escape(cell);
+}
 
 std::string header_section(std::span<const Run> runs) {
   std::string html = "<header>\n<p class=\"brand\">dgc <span>training report</span></p>\n";

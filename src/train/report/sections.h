@@ -19,7 +19,7 @@ std::string terms_section();
 
 /// A short line in the colour and dash pattern of a series.
 std::string swatch(std::size_t series);
-/// A cell's text; nothing known is an en dash.
+/// A cell's text as HTML; nothing known is an en dash, a negative number has a true minus.
 std::string cell_text(const std::string& cell);
 
 }  // namespace dgc::train

@@ -63,8 +63,9 @@ std::string tensor_words(const Mode& mode) {
     ++sparse;
     sparse_elements += tensor.elements;
   }
-  return fmt::format("{} of {} tensors sparse, {} of the parameters", sparse, mode.tensors.size(),
-                     percent_text(elements > 0.0 ? sparse_elements / elements : 0.0));
+  const double share = elements > 0.0 ? 100.0 * sparse_elements / elements : 0.0;
+  return fmt::format("{} of {} tensors sparse, {:.1f}&nbsp;% of the parameters", sparse,
+                     mode.tensors.size(), share);
 }
 
 std::string settings(const Run& run) {

@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""dgc train from the outside: test_train.py PART DGC [MPIRUN...]
+
+Parts: same (the ways to start workers agree), resume (signals and kills), errors (bad input), files
+(what a run leaves).
+"""
+import gzip
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PART, DGC, MPIRUN = sys.argv[1], sys.argv[2], sys.argv[3:]
+HERE = pathlib.Path(tempfile.mkdtemp(prefix="dgc-train-"))
+# A small network on generated images; 4 workers, 24 steps of a batch that 4 divides.
+CNN = ["train", "synthetic", "--model", "cnn", "--examples", "256", "--batch", "32", "--steps", "24",
+       "--warmup-epochs", "1", "--lr", "0.01", "--checkpoint-every", "5", "--log-every", "1"]
+# Text: the state of the network and dropout go on from step to step.
+LSTM = ["train", "synthetic", "--model", "lstm", "--hidden", "24", "--dropout", "0.3", "--examples",
+        "320", "--batch", "8", "--bptt", "5", "--steps", "40", "--checkpoint-every", "7",
+        "--log-every", "1"]
+failures = []
+
+
+def check(what, good, detail=""):
+    print(("ok      " if good else "FAILED  ") + what, flush=True)
+    if not good:
+        failures.append(what)
+        print(detail)
+
+
+def environment(**extra):
+    clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "DGC_STORE")}
+    return {**clean, **{k: str(v) for k, v in extra.items()}}
+
+
+def run(*words, env=None, **how):
+    return subprocess.run([DGC, *words], capture_output=True, text=True, timeout=240,
+                          env=env or environment(), **how)
+
+
+def hashes(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["finished"], folder
+    return {mode: result["parameters_hash"] for mode, result in summary["modes"].items()}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def same():
+    modes = ["--compare", "dense,dgc"]
+    done = run(*CNN, *modes, "--workers", "4", "--out", HERE / "processes")
+    check("--workers 4 ends well", done.returncode == 0, done.stderr)
+    expected = hashes(HERE / "processes")
+    check("dense and dgc differ", expected["dense"] != expected["dgc"])
+
+    done = run(*CNN, *modes, "--workers", "4", "--launch", "threads", "--out", HERE / "threads")
+    check("threads give the same bits", done.returncode == 0 and hashes(HERE / "threads") == expected,
+          done.stderr)
+
+    if MPIRUN:
+        done = subprocess.run([*MPIRUN, "-n", "4", DGC, *CNN, *modes, "--out", HERE / "mpi"],
+                              capture_output=True, text=True, timeout=240, env=environment())
+        check("mpirun gives the same bits",
+              done.returncode == 0 and hashes(HERE / "mpi") == expected, done.stderr)
+
+    port = free_port()
+    ranks = [subprocess.Popen([DGC, *CNN, *modes, "--out", HERE / "address"],
+                              stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+                              env=environment(RANK=r, WORLD_SIZE=4, MASTER_ADDR="127.0.0.1",
+                                              MASTER_PORT=port)) for r in range(4)]
+    said = [rank.communicate(timeout=240)[1] for rank in ranks]
+    check("RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT give the same bits",
+          all(rank.returncode == 0 for rank in ranks) and hashes(HERE / "address") == expected,
+          "\n".join(said))
+
+    done = run(*CNN, "--mode", "dgc", "--workers", "4", "--seed", "2", "--out", HERE / "seed")
+    check("another seed gives others", hashes(HERE / "seed")["dgc"] != expected["dgc"])
+    done = run(*CNN, "--mode", "naive,dense-fp16", "--workers", "3", "--out", HERE / "three")
+    check("naive and dense-fp16, on 3 workers", done.returncode == 0 and len(hashes(HERE / "three")) == 2,
+          done.stderr)
+
+
+def workers_of(pid):
+    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(word) for word in out.stdout.split()]
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def interrupted(job, folder, kill):
+    """Starts a run, lets `kill` end it somewhere in the middle; the process and what it said."""
+    process = subprocess.Popen([DGC, *job, "--workers", "3", "--out", folder], env=environment(),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log = folder / "dgc" / "metrics.jsonl"
+    deadline = time.time() + 120
+    while process.poll() is None and time.time() < deadline:
+        if log.exists() and log.read_text().count("\n") >= 9:
+            break
+        time.sleep(0.01)
+    children = workers_of(process.pid)
+    assert len(children) == 3, (children, process.poll())
+    kill(process.pid, children)
+    said = process.communicate(timeout=120)[1]
+    for _ in range(200):
+        if not any(alive(child) for child in children):
+            break
+        time.sleep(0.05)
+    left = [child for child in children if alive(child)]
+    return process.returncode, said, left
+
+
+def resume():
+    # Slow enough that there is a middle to interrupt.
+    slow = ["--steps", "120", "--checkpoint-every", "20"]
+    kills = {
+        "SIGTERM to the launcher": lambda parent, _: os.kill(parent, signal.SIGTERM),
+        "SIGINT to the launcher": lambda parent, _: os.kill(parent, signal.SIGINT),
+        "SIGTERM to a worker": lambda _, ranks: os.kill(ranks[1], signal.SIGTERM),
+        "kill -9 of a worker": lambda _, ranks: os.kill(ranks[1], signal.SIGKILL),
+        "kill -9 of the launcher": lambda parent, _: os.kill(parent, signal.SIGKILL),
+    }
+    for name, job in (("cnn", CNN), ("lstm", LSTM)):
+        job = [*job, *slow]
+        done = run(*job, "--workers", "3", "--out", HERE / f"{name}-whole")
+        assert done.returncode == 0, done.stderr
+        expected = hashes(HERE / f"{name}-whole")
+        for i, (what, kill) in enumerate(kills.items()):
+            if name == "lstm" and i not in (0, 3):
+                continue
+            folder = HERE / f"{name}-{i}"
+            status, said, left = interrupted(job, folder, kill)
+            check(f"{name}, {what}: ends, no process is left", status != 0 and not left, said)
+            if i < 3:
+                number = signal.SIGINT if "SIGINT" in what else signal.SIGTERM
+                check(f"{name}, {what}: by the signal, and says how to continue",
+                      status == -number and f"dgc train --resume {folder}" in said, (status, said))
+            if "of a worker" in what:
+                check(f"{name}, {what}: names the rank and the reason",
+                      status == 1 and "rank 1" in said and "signal 9" in said, (status, said))
+            again = run("train", "--resume", folder)
+            check(f"{name}, {what}: resumes to the same parameters",
+                  again.returncode == 0 and hashes(folder) == expected, again.stderr)
+            lines = [json.loads(line) for line in
+                     (folder / "dgc" / "metrics.jsonl").read_text().splitlines()]
+            steps = [line["step"] for line in lines if line["type"] == "step"]
+            check(f"{name}, {what}: metrics.jsonl has every step once",
+                  steps == list(range(1, 121)), steps)
+    finished = run("train", "--resume", HERE / "cnn-0", "--json")
+    check("a finished run is not run again", finished.returncode == 0 and
+          json.loads(finished.stdout)["modes"]["dgc"]["steps"] == 120, finished.stderr)
+    folder = HERE / "other"
+    interrupted([*LSTM, *slow], folder, kills["SIGTERM to the launcher"])
+    again = run("train", "--resume", folder, "--workers", "2")
+    check("resumes with another number of workers", again.returncode == 0, again.stderr)
+    again = run("train", "--resume", folder, "--lr", "3")
+    check("a setting cannot change in the middle",
+          again.returncode == 1 and "--lr" in again.stderr and "cannot change" in again.stderr,
+          again.stderr)
+
+
+def idx(folder, images=40, labels=40, label=3, cut=0):
+    folder.mkdir()
+    for half in ("train", "t10k"):
+        data = struct.pack(">IIII", 0x803, images, 28, 28) + bytes(images * 784)
+        (folder / f"{half}-images-idx3-ubyte").write_bytes(data[:len(data) - cut])
+        (folder / f"{half}-labels-idx1-ubyte.gz").write_bytes(
+            gzip.compress(struct.pack(">II", 0x801, labels) + bytes([label] * labels)))
+    return folder
+
+
+def errors():
+    def fails(what, words, *texts, status=1, **how):
+        done = run("train", *words, **how)
+        good = done.returncode == status and all(text in done.stderr for text in texts)
+        check(what, good, f"{done.returncode}: {done.stderr}")
+
+    fails("unknown recipe", ["fashon"], "'fashon'", "did you mean 'fashion'")
+    fails("unknown option", ["--epcohs", "3"], "--epcohs", "did you mean --epochs", status=2)
+    fails("value of the wrong kind", ["--batch", "many"], "--batch", "many", "whole number")
+    fails("value out of range", ["--ratio", "1.5"], "--ratio", "1.5")
+    fails("unknown mode", ["--mode", "dcg"], "dcg", "did you mean 'dgc'")
+    fails("unknown model", ["cifar10", "--model", "resnet50"], "resnet50", "resnet110")
+    fails("unknown schedule", ["--lr-schedule", "sine"], "sine", "cosine")
+    config = HERE / "bad.json"
+    config.write_text('{"epochs": 2,\n "learning-rate": 1}')
+    fails("unknown key", ["--config", config], "bad.json", "learning-rate", "did you mean")
+    config.write_text('{"epochs": 2,\n "lr" 1}')
+    fails("file that is not JSON", ["--config", config], "bad.json", "line 2")
+    fails("missing file", ["--config", HERE / "none.json"], "none.json")
+    fails("missing data", ["--data", HERE / "nothing"], "nothing")
+    fails("data without files", ["--data", HERE], "train-images-idx3-ubyte")
+    fails("truncated file", ["--data", idx(HERE / "cut", cut=100), "--workers", "2"],
+          "train-images-idx3-ubyte")
+    fails("label out of range", ["--data", idx(HERE / "label", label=11), "--workers", "2"],
+          "label", "11")
+    fails("counts that differ", ["--data", idx(HERE / "counts", labels=39), "--workers", "2"],
+          "39", "40")
+    fails("more workers than examples",
+          ["--data", idx(HERE / "few", images=3, labels=3), "--workers", "4"], "3 for 4 workers")
+    (HERE / "file").write_text("")
+    fails("folder that cannot be made", ["synthetic", "--out", HERE / "file" / "run"],
+          "cannot be made", "--out")
+    small = [*CNN[1:], "--steps", "2", "--workers", "2"]
+    done = run("train", *small, "--out", HERE / "run")
+    check("a small run ends well", done.returncode == 0, done.stderr)
+    fails("folder that has a run", [*small, "--out", HERE / "run"], "has a run already", "--resume")
+    fails("nothing to resume", ["--resume", HERE / "file2"], "file2", "no such run")
+    fails("threads with dropout", ["synthetic", "--model", "lstm", "--launch", "threads"], "dropout")
+    fails("setting of another model", ["--hidden", "3"], "--hidden", "means nothing to the model cnn")
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    fails("disk that is full", [*small, "--out", HERE / "full"], "full", preexec_fn=limit)
+    check("disk that is full: no half-written checkpoint",
+          not list((HERE / "full").rglob("step-*/manifest.json")))
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        env = environment(RANK=0, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=taken.getsockname()[1])
+        fails("port in use", [*small, "--timeout", "2", "--out", HERE / "port"],
+              str(taken.getsockname()[1]), env=env)
+
+
+def files():
+    folder = HERE / "run"
+    done = run(*CNN, "--compare", "dense,dgc", "--workers", "2", "--out", folder)
+    check("says the report's place and the comparison",
+          "report.html" in done.stdout and "traffic ratio" in done.stdout, done.stdout)
+    check("plain lines where there is no terminal", "\r" not in done.stderr and "[dgc] epoch" in done.stderr,
+          done.stderr)
+    summary = json.loads((folder / "summary.json").read_text())
+    for mode in ("dense", "dgc"):
+        result = summary["modes"][mode]
+        wanted = ("metric", "seconds", "wire_bytes_per_step", "message_ratio", "traffic_ratio",
+                  "message_ratio_total", "parameters_hash", "data_share", "steps_at_final_ratio")
+        check(f"summary.json of {mode}", all(key in result for key in wanted), result)
+        total = sum(result["time"][key] for key in
+                    ("data", "compute", "waiting", "apply", "evaluate", "checkpoint", "other"))
+        check(f"times of {mode} add up", abs(total - result["total_seconds"]) < 1e-6)
+        lines = [json.loads(line) for line in (folder / mode / "metrics.jsonl").read_text().splitlines()]
+        check(f"a line for each step of {mode}", [l["step"] for l in lines if l["type"] == "step"] ==
+              list(range(1, 25)))
+        check(f"evaluations of {mode}", [l["epoch"] for l in lines if l["type"] == "evaluation"] ==
+              [1, 2, 3])
+    dense, dgc = summary["modes"]["dense"], summary["modes"]["dgc"]
+    check("dense messages are whole", dense["message_ratio"] <= 1.0 and dense["message_ratio"] > 0.99)
+    check("dgc sends less", dgc["message_ratio"] > 300 > dgc["message_ratio_total"] > 1, dgc)
+    check("traffic ratio on 2 workers is the message ratio, but for dense's two phases",
+          abs(dgc["traffic_ratio"] / dgc["message_ratio"] - 1.0) < 0.1, dgc)
+    config = json.loads((folder / "config.json").read_text())
+    again = run("train", "--config", folder / "config.json", "--out", HERE / "again", "--quiet")
+    check("config.json makes the same run", again.returncode == 0 and
+          hashes(HERE / "again") == hashes(folder), again.stderr)
+    check("--quiet is quiet", again.stderr == "", again.stderr)
+    check("config.json has the effective settings",
+          config["workers"] == 2 and config["lr"] == 0.01 and config["values"] == "fp16")
+    listed = json.loads(run("train", "--list", "--json").stdout)
+    check("--list has every recipe", [r["recipe"] for r in listed] ==
+          ["fashion", "text", "speech", "cifar10", "imagenet", "ptb", "an4", "librispeech", "synthetic"])
+    small = {"resnet8": [], "lstm": ["--hidden", "16", "--dropout", "0"],
+             "deepspeech": ["--hidden", "16", "--layers", "1", "--channels", "4"]}
+    for model, flags in small.items():
+        done = run("train", "synthetic", "--model", model, "--steps", "3", "--examples", "12",
+                   "--batch", "4", "--workers", "2", *flags, "--compare", "dense,dgc",
+                   "--out", HERE / model)
+        check(f"{model} trains", done.returncode == 0, done.stderr)
+    check("help has examples", "Examples:" in run("train", "--help").stdout)
+
+
+try:
+    {"same": same, "resume": resume, "errors": errors, "files": files}[PART]()
+finally:
+    shutil.rmtree(HERE, ignore_errors=True)
+if failures:
+    sys.exit(f"{len(failures)} failed: {failures}")
