@@ -1,12 +1,12 @@
 # make         build the command (build/dgc) and the library
-# make demo    install what is missing, build, and run the benchmarks
+# make demo    install what is missing, build, and train on 4 workers: dense, then DGC
 # make test    install what is missing, build, and run all tests
 # make check   what CI runs beside the tests: sanitizers, fuzzers, formatting, clang-tidy
 # make clean   remove all build folders
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: all build demo test check sanitize fuzz lint format clean
+.PHONY: all build demo test check sanitize fuzz lint browser format clean
 
 all: build
 
@@ -16,15 +16,12 @@ build:
 	@cmake --build --preset release
 
 demo: build
-	build/dgc info
-	build/dgc bench wire
-	build/dgc bench exchange --workers 4 --elements 2560000
-	build/dgc bench compress --threads 1,2
+	build/dgc train --preset small --compare dense,dgc
 
 test: build
 	@ctest --preset release
 
-check: sanitize fuzz lint
+check: sanitize fuzz lint browser
 
 sanitize:
 	@scripts/install-packages check
@@ -42,6 +39,11 @@ fuzz:
 lint: build
 	@scripts/install-packages check
 	@scripts/lint
+
+# The report in headless Chromium, which `make test` does not install.
+browser: build
+	@scripts/install-packages check
+	@ctest --preset release -R report_browser
 
 format:
 	@scripts/lint --fix

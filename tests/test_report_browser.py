@@ -13,6 +13,7 @@ import math
 import os
 import pathlib
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -51,13 +52,17 @@ class Browser:
         self.number = 0
         self.session = None
         self.errors: list[str] = []
+        self.loaded: set[str] = set()  # loads that are complete; the event may come before the answer
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def receive(self) -> dict:
         while b"\0" not in self.pending:
+            if not select.select([self.answers], [], [], 120)[0]:
+                raise RuntimeError("the browser has said nothing for two minutes")
             some = os.read(self.answers, 1 << 16)
             if not some:
                 raise RuntimeError("the browser has ended")
@@ -68,6 +73,8 @@ class Browser:
         if method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
             self.errors.append(details.get("exception", {}).get("description") or details["text"])
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self.loaded.add(params["loaderId"])
         if method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(params["entry"]["text"])
         if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "about:")):
@@ -99,9 +106,9 @@ class Browser:
         self.call("Emulation.setTouchEmulationEnabled", enabled=width < 600)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.call("Page.navigate", url=page.resolve().as_uri())
-        while self.receive().get("method") != "Page.loadEventFired":
-            pass
+        load = self.call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
+        while load not in self.loaded:
+            self.receive()
         if scripts:  # two frames: sizes are observed, charts drawn
             self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
@@ -115,7 +122,7 @@ class Browser:
         (SHOTS / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
 
     def close(self) -> None:
-        session, self.session = self.session, None
+        self.session = None
         try:
             self.call("Browser.close")
             self.process.wait(20)
@@ -131,7 +138,6 @@ class Browser:
             os.close(self.to)
             os.close(self.answers)
             self.profile.cleanup()
-            del session
 
 
 def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int) -> tuple[list, dict]:
@@ -216,19 +222,16 @@ def make_run(folder: pathlib.Path, modes: list[str], epochs: int = 6, per_epoch:
 class ReportInBrowser(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.folder = pathlib.Path(cls.temporary.name)
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
         cls.one = cls.report(make_run(cls.folder / "fashion", ["dense", "dgc", "naive"]))
         cls.several = cls.report(
             make_run(cls.folder / "a" / "seed1", ["dense", "dgc"], epochs=4),
             make_run(cls.folder / "b" / "seed1", ["dgc"], epochs=4, seed=2, ratio=0.01),
             make_run(cls.folder / NASTY.replace("/", "⁄"), ["dense", NASTY.replace("/", "⁄")], epochs=2, seed=3, note=NASTY))
         cls.browser = Browser()
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.browser.close()
-        cls.temporary.cleanup()
+        cls.addClassCleanup(cls.browser.close)
 
     @classmethod
     def report(cls, *runs: pathlib.Path) -> pathlib.Path:

@@ -4,6 +4,7 @@
 Parts: same (the ways to start workers agree), resume (signals and kills), errors (bad input), files
 (what a run leaves).
 """
+import base64
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import wave
 
 PART, DGC, MPIRUN = sys.argv[1], sys.argv[2], sys.argv[3:]
 HERE = pathlib.Path(tempfile.mkdtemp(prefix="dgc-train-"))
@@ -186,6 +188,63 @@ def idx(folder, images=40, labels=40, label=3, cut=0):
     return folder
 
 
+JPEG = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDACgcHiMeGSgjISMtKygwPGRBPDc3PHtYXUlkkYCZlo+AjIqgtObDoKrarYqMyP/L2u71////"
+    "m8H////6/+b9//j/wAALCAAIAAgBAREA/8QAFAABAAAAAAAAAAAAAAAAAAAAAv/EABcQAAMBAAAAAAAAAAAAAAAAAAABBTH/2gAIAQEA"
+    "AD8AUbEf/9k=")
+
+
+def pictures(folder):
+    """Two classes; one file of the train images is cut off."""
+    for part in ("train", "val"):
+        for name in ("cat", "dog"):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(6):
+                (folder / part / name / f"{i}.jpg").write_bytes(JPEG)
+    (folder / "train" / "dog" / "3.jpg").write_bytes(JPEG[:150])
+    return folder
+
+
+def utterances(folder, texts):
+    """A manifest of half seconds of noise."""
+    folder.mkdir()
+    lines = []
+    for i, text in enumerate(texts):
+        with wave.open(str(folder / f"{i}.wav"), "wb") as out:
+            out.setnchannels(1)
+            out.setsampwidth(2)
+            out.setframerate(8000)
+            out.writeframes(bytes((i * 7 + j * j) % 256 for j in range(8000)))
+        lines.append(f"{i}.wav\t{text}\n")
+    (folder / "train.tsv").write_text("".join(lines))
+    return folder
+
+
+def skips(fails):
+    """Files that cannot be read: skipped with a count, or fatal."""
+    images = pictures(HERE / "pictures")
+    job = ["imagenet", "--data", images, "--image-size", "64", "--batch", "4", "--epochs", "1",
+           "--workers", "2"]
+    done = run("train", *job, "--out", HERE / "skipped")
+    check("an unreadable JPEG is skipped, with a warning that names it",
+          done.returncode == 0 and "a file could not be read and was skipped" in done.stderr and
+          "dog/3.jpg" in done.stderr, done.stderr)
+    result = json.loads((HERE / "skipped" / "summary.json").read_text())["modes"]["dgc"]
+    check("skipped files are counted", result["skipped_files"] == 1, result)
+    fails("an unreadable JPEG with --strict", [*job, "--strict", "--out", HERE / "strict"], "dog/3.jpg")
+
+    sounds = utterances(HERE / "sounds", ["YES", "NO", "", "MAYBE", "ONE", "TWO", "SIX", "TEN", "A"])
+    (sounds / "3.wav").write_bytes(b"RIFF")
+    job = ["speech", "--train", sounds / "train.tsv", "--hidden", "8", "--layers", "1", "--channels",
+           "2", "--batch", "2", "--epochs", "1", "--workers", "2"]
+    done = run("train", *job, "--out", HERE / "heard")
+    check("an unreadable recording and an empty transcript are skipped, and said",
+          done.returncode == 0 and "2 utterances cannot be used" in done.stderr, done.stderr)
+    fails("an empty transcript with --strict", [*job, "--strict", "--out", HERE / "heard2"], "2.wav")
+    (sounds / "train.tsv").write_text("0.wav\n")
+    fails("a manifest without transcripts", [*job, "--out", HERE / "heard3"], "train.tsv", "1")
+
+
 def errors():
     def fails(what, words, *texts, status=1, **how):
         done = run("train", *words, **how)
@@ -225,6 +284,8 @@ def errors():
     fails("nothing to resume", ["--resume", HERE / "file2"], "file2", "no such run")
     fails("threads with dropout", ["synthetic", "--model", "lstm", "--launch", "threads"], "dropout")
     fails("setting of another model", ["--hidden", "3"], "--hidden", "means nothing to the model cnn")
+
+    skips(fails)
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "dgc/checkpoint.h"
 #include "dgc/collectives.h"
@@ -300,22 +302,26 @@ class Loop {
                     valid_->loss, metric_text(), static_cast<double>(totals_.all.bytes_up) / 1e6));
   }
 
-  /// Files that were skipped since the last time, on any rank.
+  /// Files that were skipped for the first time, on any rank. (Loaders run ahead, and the same file
+  /// comes again in each epoch.)
   void report_problems() {
     const std::vector<std::string> mine = task_->problems().take();
-    std::string text = fmt::format("{} {}", mine.size(), mine.empty() ? "" : mine.front());
     std::size_t count = 0;
     std::string example;
-    for (const std::string& theirs : gathered(group_, text)) {
-      const std::size_t space = theirs.find(' ');
-      const std::size_t some = std::stoul(theirs.substr(0, space));
-      count += some;
-      if (some > 0 && example.empty()) example = theirs.substr(space + 1);
+    for (const std::string& theirs : gathered(group_, fmt::format("{}", fmt::join(mine, "\n")))) {
+      std::istringstream lines(theirs);
+      for (std::string line; std::getline(lines, line);) {
+        if (!problems_.insert(line).second) continue;
+        ++count;
+        if (example.empty()) example = line;
+      }
     }
     skipped_ += count;
     if (count > 0) {
-      console_.say(fmt::format("warning: {} files could not be read and were skipped, such as: {}",
-                               count, example));
+      console_.say(fmt::format("warning: {} could not be read and {} skipped: {}{}",
+                               count == 1 ? "a file" : fmt::format("{} files", count),
+                               count == 1 ? "was" : "were", example,
+                               count == 1 ? "" : " is the first"));
     }
   }
 
@@ -379,6 +385,7 @@ class Loop {
     if (job_.mode == "dense" || job_.mode == "dense-fp16") {
       text = fmt::format("[{}] all of {} parameters are sent", job_.mode, report.parameters);
     }
+    for (const std::string& fact : task_->facts()) console_.say(fact);
     console_.say(text);
   }
 
@@ -483,6 +490,7 @@ class Loop {
   double loss_ = 0.0;
   std::int64_t losses_ = 0, examples_ = 0;
   std::size_t skipped_ = 0;
+  std::set<std::string> problems_;
   std::optional<Scores> valid_, test_;
   std::optional<double> best_;
   Scores empty_;
@@ -499,6 +507,11 @@ Outcome train(Group& group, const Job& job, Console& console) {
       loop = std::make_unique<Loop>(group, job, console);
     }
     return loop->run();
+  } catch (const c10::Error& error) {
+    // Without libtorch's stack of addresses.
+    const Error short_error = as_error(std::runtime_error(error.what_without_backtrace()));
+    group.fail(short_error);
+    throw short_error;
   } catch (const std::exception& error) {
     // The others would wait for this rank until their deadline, and not know why.
     group.fail(as_error(error));

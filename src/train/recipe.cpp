@@ -37,8 +37,8 @@ constexpr const char* kCifar = R"({"epochs": 164, "lr": 0.1, "lr-schedule": "ste
 constexpr const char* kPtb = R"({"hidden": 1500, "layers": 2, "dropout": 0.65, "epochs": 40,
   "batch": 20, "bptt": 35, "lr": 20, "lr-schedule": "plateau:4", "momentum": 0, "clip-norm": 0.25,
   "warmup-epochs": 1})";
-constexpr const char* kSmallText = R"({"hidden": 200, "layers": 2, "dropout": 0.2, "epochs": 2,
-  "batch": 20, "warmup-epochs": 0.5, "vocabulary": 10000})";
+constexpr const char* kSmallText = R"({"hidden": 128, "dropout": 0, "epochs": 2,
+  "warmup-epochs": 0.5, "examples": 400000})";
 
 // Deep Speech 2.
 constexpr const char* kSpeech = R"({"hidden": 800, "layers": 5, "rnn": "lstm", "epochs": 70,
@@ -162,6 +162,9 @@ void check_together(const Settings& s, const json& given) {
     if (!concerns(name, family_of(s.model))) {
       refuse(name, fmt::format("means nothing to the model {}", s.model), "leave it out");
     }
+  }
+  if (s.vocabulary > 0 && s.recipe == "ptb" && s.train.empty()) {
+    refuse("vocabulary", "the Penn Treebank comes with its 10,000 words", "use recipe text");
   }
   LrSchedule::parse(s.lr_schedule);
   modes_of(s);

@@ -194,8 +194,9 @@ void centre_crop(const Picture& picture, int shorter_side, int size, std::span<s
   const std::int64_t shorter = std::min(picture.height, picture.width);
   const auto axis = [&](std::int64_t length) -> Axis {
     const std::int64_t resized = length * shorter_side / shorter;  // rounded down, as usual
-    const auto cut = static_cast<double>((resized - size + 1) / 2);
-    return {0, length, static_cast<double>(length) / static_cast<double>(resized), cut};
+    const std::int64_t cut = (resized - size + 1) / 2;
+    return {0, length, static_cast<double>(length) / static_cast<double>(resized),
+            static_cast<double>(cut)};
   };
   resample(picture, axis(picture.height), axis(picture.width), size, false, out);
 }

@@ -133,7 +133,7 @@ std::optional<fs::path> locate(const DataSet& set) {
     if (std::all_of(set.places.begin(), set.places.end(), is_there)) return set.places.front();
     return std::nullopt;
   }
-  if (const auto own = own_place(set); own && is_there(*own)) return own;
+  if (auto own = own_place(set); own && is_there(*own)) return own;
   for (const fs::path& place : set.places) {
     if (is_there(place)) return place;
   }

@@ -109,7 +109,7 @@ void dispatch(const fs::path& folder, const CheckOptions& options, CheckedData& 
   if (has_file(folder, 0, ends_with(".txt"))) return check_text(folder, checked);
   checked.kind = "unknown";
   if (checked.facts.empty() && checked.problems.empty()) {
-    checked.problems.push_back(
+    checked.problems.emplace_back(
         "holds no data set that dgc knows: no IDX, CIFAR-10, JPEG, .txt, .tsv or LibriSpeech "
         "files");
   } else {
@@ -151,7 +151,7 @@ CheckedData check_data(const fs::path& folder, const CheckOptions& options) {
                 fs::exists(folder) ? "is not a folder" : "no such folder",
                 "`dgc data` lists the data sets and where they are");
   }
-  fs::directory_iterator(folder, error);
+  const fs::directory_iterator listing(folder, error);
   if (error) {
     throw Error(ErrorCode::io, "check", folder.string(),
                 fmt::format("cannot be listed: {}", error.message()));

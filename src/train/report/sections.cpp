@@ -155,7 +155,7 @@ std::string results_section(std::span<const Run> runs) {
     html += "<tr>";
     for (std::size_t c = 0; c < rows[r].size(); ++c) {
       if (c < heads) {
-        html += fmt::format("<th scope=\"row\">{}{}</th>", c == 0 ? swatch(r - 1) : "",
+        html += fmt::format("<th scope=\"row\">{}<span>{}</span></th>", c == 0 ? swatch(r - 1) : "",
                             cell_text(rows[r][c]));
       } else {
         const bool ratio = c + 3 >= rows[r].size() && rows[r][c] != kNothing;
