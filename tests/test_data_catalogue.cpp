@@ -146,7 +146,7 @@ TEST_F(Check, IdxOfAnotherSet) {
   expect("IDX images", {"train: 2 images"}, {"has no t10k-labels-idx1-ubyte"});
 }
 
-TEST_F(Check, FashionMnistAndACopyWithOneWrongPixel) {
+TEST_F(Check, FashionMnistAndACopyWithOtherPixels) {
   const fs::path debian = "/usr/share/datasets/fashion-mnist";
   if (!fs::exists(debian)) GTEST_SKIP() << "dataset-fashion-mnist is not installed";
   expect(debian, {}, "Fashion-MNIST",

@@ -189,9 +189,9 @@ TEST(Models, RefuseNoClasses) {
 }
 
 TEST(Models, ListHasEveryModelOnce) {
-  const std::vector<std::string> names = {"cnn",       "resnet20", "resnet56",
-                                          "resnet110", "alexnet",  "resnet50",
-                                          "vgg16",     "lstm",     "deepspeech"};
+  const std::vector<std::string> names = {"cnn",       "resnet8",    "resnet20",       "resnet56",
+                                          "resnet110", "alexnet",    "resnet50",       "vgg16",
+                                          "lstm",      "deepspeech", "deepspeech-1200"};
   std::vector<std::string> found;
   for (const auto& model : model_list()) {
     found.push_back(model.name);
@@ -202,6 +202,8 @@ TEST(Models, ListHasEveryModelOnce) {
   EXPECT_EQ(find_model("resnet"), nullptr);
   EXPECT_EQ(count(*make_language_model(ptb_options())), listed("lstm"));
   EXPECT_EQ(count(*make_deepspeech()), listed("deepspeech"));
+  EXPECT_EQ(count(*make_deepspeech(librispeech_options())), listed("deepspeech-1200"));
+  EXPECT_EQ(count(*make_cifar_resnet(8)), listed("resnet8"));
 }
 
 }  // namespace

@@ -7,23 +7,19 @@ mouse, touch and keyboard, nothing makes the page scroll sideways on a phone, an
 stays text. With SHOTS, screenshots are left in that folder.
 """
 
-import base64
 import json
 import math
-import os
 import pathlib
 import random
-import select
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from headless_browser import CHROMIUM, Browser
+
 DGC = sys.argv[1]
 SHOTS = pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else None
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NASTY = "</script><img src=x onerror=alert(1)>&\"'"
 TENSORS = [("conv1.weight", [16, 1, 3, 3]), ("conv1.bias", [16]), ("conv2.weight", [32, 16, 3, 3]), ("conv2.bias", [32]),
            ("conv3.weight", [64, 32, 3, 3]), ("conv3.bias", [64]), ("fc1.weight", [64, 3136]), ("fc1.bias", [64]),
@@ -31,116 +27,7 @@ TENSORS = [("conv1.weight", [16, 1, 3, 3]), ("conv1.bias", [16]), ("conv2.weight
 PARAMETERS = sum(math.prod(shape) for _, shape in TENSORS)
 
 
-class Browser:
-    """A Chromium of our own, spoken to over a pipe: no port, no library, nothing left behind."""
-
-    def __init__(self) -> None:
-        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        to_read, self.to = os.pipe()
-        self.answers, from_write = os.pipe()
-        # Chromium reads commands from descriptor 3 and writes answers to 4.
-        high = [os.dup2(fd, n, inheritable=True) for fd, n in ((to_read, 203), (from_write, 204))]
-        shell = 'exec "$@" 3<&203 4>&204 203<&- 204>&-'
-        command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                   "--hide-scrollbars", f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe", "about:blank"]
-        # Descriptors above 9 in redirections are bash's.
-        self.process = subprocess.Popen(["bash", "-c", shell, "chromium", *command], pass_fds=high, start_new_session=True,
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for fd in (*high, to_read, from_write):
-            os.close(fd)
-        self.pending = b""
-        self.number = 0
-        self.session = None
-        self.errors: list[str] = []
-        self.loaded: set[str] = set()  # loads that are complete; the event may come before the answer
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-        self.call("Page.setLifecycleEventsEnabled", enabled=True)
-
-    def receive(self) -> dict:
-        while b"\0" not in self.pending:
-            if not select.select([self.answers], [], [], 120)[0]:
-                raise RuntimeError("the browser has said nothing for two minutes")
-            some = os.read(self.answers, 1 << 16)
-            if not some:
-                raise RuntimeError("the browser has ended")
-            self.pending += some
-        text, self.pending = self.pending.split(b"\0", 1)
-        message = json.loads(text)
-        method, params = message.get("method"), message.get("params", {})
-        if method == "Runtime.exceptionThrown":
-            details = params["exceptionDetails"]
-            self.errors.append(details.get("exception", {}).get("description") or details["text"])
-        if method == "Page.lifecycleEvent" and params["name"] == "load":
-            self.loaded.add(params["loaderId"])
-        if method == "Log.entryAdded" and params["entry"]["level"] == "error":
-            self.errors.append(params["entry"]["text"])
-        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "about:")):
-            self.errors.append("asked the network for " + params["request"]["url"])
-        return message
-
-    def call(self, method: str, **params) -> dict:
-        self.number += 1
-        message = {"id": self.number, "method": method, "params": params}
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.to, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self.receive()
-            if answer.get("id") == self.number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
-
-    def run(self, script: str):
-        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in result:
-            raise RuntimeError(result["exceptionDetails"]["exception"]["description"])
-        return result["result"].get("value")
-
-    def open(self, page: pathlib.Path, width: int, height: int, dark: bool = False, scripts: bool = True) -> None:
-        self.errors.clear()
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-        self.call("Emulation.setTouchEmulationEnabled", enabled=width < 600)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
-        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        load = self.call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
-        while load not in self.loaded:
-            self.receive()
-        if scripts:  # two frames: sizes are observed, charts drawn
-            self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    def shot(self, name: str) -> None:
-        if SHOTS is None:
-            return
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True,
-                            clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1})
-        (SHOTS / f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
-
-    def close(self) -> None:
-        self.session = None
-        try:
-            self.call("Browser.close")
-            self.process.wait(20)
-        except (RuntimeError, OSError, subprocess.TimeoutExpired):
-            pass
-        finally:
-            # The session is ours alone: whatever of it is left goes.
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            self.process.wait()
-            os.close(self.to)
-            os.close(self.answers)
-            self.profile.cleanup()
-
-
-def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int) -> tuple[list, dict]:
+def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int, tail: str) -> tuple[list, dict]:
     """Lines of metrics.jsonl, and the summary that belongs to them."""
     draw = random.Random(f"{mode}{seed}")
     warm_up = [0.25, 0.0625, 0.015625, 0.004]
@@ -173,7 +60,7 @@ def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int) -
             top1 = 92.0 - (floor - 0.21) * 12 - 22 * math.exp(-epoch / lag * 0.95) + draw.uniform(-0.2, 0.2)
             loss = floor + 0.02 + 0.9 * math.exp(-epoch / lag)
             lines.append({"type": "evaluation", "step": step, "epoch": epoch, "seconds": seconds, "bytes_up": up, "bytes_down": up,
-                          "loss": loss, "metric": top1, "metrics": {"top-1": top1, "top-5": 100 - (100 - top1) / 12}})
+                          "loss": loss, "metric": top1, "metrics": {f"top-1{tail}": top1, f"top-5{tail}": 100 - (100 - top1) / 12}})
     waiting = {"dense": 0.11, "dgc": 0.028}.get(mode, 0.03) * seconds
     parts = {"data": 0.004 * seconds, "waiting": waiting, "apply": 0.02 * seconds, "other": 0.003 * seconds}
     parts["compute"] = seconds - sum(parts.values())
@@ -192,13 +79,14 @@ def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int) -
 
 
 def make_run(folder: pathlib.Path, modes: list[str], epochs: int = 6, per_epoch: int = 469, every: int = 10, seed: int = 1,
-             **config) -> pathlib.Path:
+             tail: str = "", **config) -> pathlib.Path:
+    """Writes a run's folder; `tail` is how the names of the metrics end."""
     summary = {"dgc_version": "0.1.0", "recipe": "fashion", "model": "cnn", "parameters": PARAMETERS, "workers": 4, "seed": seed,
                "date": "2026-11-16T05:00:00Z", "machine": {"cpu": "AMD EPYC 7763", "cores": 2, "threads_per_worker": 1},
                "engine": "gloo", "metric_name": "top-1 accuracy", "metric_unit": "%", "higher_is_better": True,
                "steps_per_epoch": per_epoch, "finished": True, "modes": {}}
     for mode in modes:
-        lines, summary["modes"][mode] = curve_lines(mode, epochs, per_epoch, every, seed)
+        lines, summary["modes"][mode] = curve_lines(mode, epochs, per_epoch, every, seed, tail)
         (folder / mode).mkdir(parents=True)
         (folder / mode / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         tensors = []
@@ -225,7 +113,7 @@ class ReportInBrowser(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         cls.addClassCleanup(temporary.cleanup)
         cls.folder = pathlib.Path(temporary.name)
-        cls.one = cls.report(make_run(cls.folder / "fashion", ["dense", "dgc", "naive"]))
+        cls.one = cls.report(make_run(cls.folder / "fashion", ["dense", "dgc", "naive"], tail=" accuracy"))
         cls.several = cls.report(
             make_run(cls.folder / "a" / "seed1", ["dense", "dgc"], epochs=4),
             make_run(cls.folder / "b" / "seed1", ["dgc"], epochs=4, seed=2, ratio=0.01),
@@ -261,10 +149,12 @@ class ReportInBrowser(unittest.TestCase):
         self.assertEqual(list(charts), ["Loss", "Top-1 accuracy", "Share sent", "Ratio", "Training"])
         for title, series in charts.items():
             self.assertEqual(series, all_of_them, title)
-        for against in ("bytes", "linear", "time", "epoch", "validation", "top-5", "traffic", "gradient", "speed"):
+        for against in ("bytes", "linear", "time", "epoch", "validation", "top-5 accuracy", "traffic", "gradient", "speed"):
             self.choose(against)
             for title, series in self.drawn().items():
                 self.assertEqual(series, all_of_them, (against, title))
+        labels = self.browser.run("[...document.querySelectorAll('.chart:nth-child(2) .choices label')].map(l => l.textContent)")
+        self.assertEqual(labels, ["top-1 accuracy", "top-5 accuracy"])
         self.choose("residual")
         self.assertEqual(self.drawn()["Training"], ["dgc", "naive"])  # null all along for dense
         paths = self.browser.run("[...document.querySelectorAll('.chart path')].map(p => p.getAttribute('d')).join(' ')")
@@ -308,7 +198,7 @@ class ReportInBrowser(unittest.TestCase):
             for mode in summary:
                 self.assertIn(f"{mode}{float('%.4g' % summary[mode]['metric']):g}\u00a0%", text, way)
             if way == "mouse":
-                self.browser.shot("hover")
+                self.browser.shot(SHOTS, "hover")
         self.browser.call("Input.dispatchKeyEvent", type="keyDown", key="Escape", code="Escape")
         self.assertTrue(self.browser.run(f"{chart}.querySelector('.tip').hidden"))
 
@@ -373,6 +263,8 @@ class ReportInBrowser(unittest.TestCase):
         expected = ["a/seed1 · dense", "a/seed1 · dgc", "b/seed1 · dgc", f"{nasty} · dense", f"{nasty} · {nasty}"]
         self.assertEqual(self.drawn()["Loss"], expected)
         self.assertEqual(self.browser.run("[...document.querySelectorAll('.legend button')].map(b => b.textContent)"), expected)
+        labels = self.browser.run("[...document.querySelectorAll('.chart:nth-child(2) .choices label')].map(l => l.textContent)")
+        self.assertEqual(labels, ["top-1", "top-5"])
         keys = self.browser.run("[...document.querySelectorAll('.differences tbody th')].map(t => t.textContent)")
         self.assertEqual(keys, ["epochs", "note", "ratio", "seed"])
         self.assertIn(NASTY, self.browser.run("[...document.querySelectorAll('.differences td')].map(t => t.textContent)"))
@@ -423,10 +315,10 @@ class ReportInBrowser(unittest.TestCase):
             for width, size in ((1280, "desktop"), (360, "phone")):
                 for dark in (False, True):
                     self.open(page, width, 2000, dark=dark)
-                    self.browser.shot(f"{name}-{size}-{'dark' if dark else 'light'}")
+                    self.browser.shot(SHOTS, f"{name}-{size}-{'dark' if dark else 'light'}")
         self.open(self.one)
         self.choose("bytes")
-        self.browser.shot("one-desktop-bytes")
+        self.browser.shot(SHOTS, "one-desktop-bytes")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ void print_list(bool as_json) {
     bool first = true;
     json models = json::array();
     for (const std::string& name : recipe.models) {
-      const train::ModelInfo* const model = train::find_model(name);
+      // LibriSpeech's is the same model in another size.
+      const train::ModelInfo* const model =
+          train::find_model(recipe.name == "librispeech" ? "deepspeech-1200" : name);
       const std::uint64_t parameters = model != nullptr ? model->parameters : 0;
       models.push_back({{"name", name}, {"parameters", parameters}});
       const std::string there = recipe.data.empty() ? "not needed" : place ? "yes" : "no";

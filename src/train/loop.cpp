@@ -223,7 +223,7 @@ class Loop {
                    {"loss", loss},
                    {"lr", sgd_->param_groups()[0].options().get_lr()},
                    {"ratio", stats.ratio},
-                   {"achieved_ratio", stats.achieved_ratio},
+                   {"achieved_ratio", stats.ratio < 1.0 ? stats.achieved_ratio : 1.0},
                    {"message_bytes", stats.message_bytes},
                    {"message_ratio", stats.message_ratio},
                    {"traffic_ratio", stats.traffic_ratio},

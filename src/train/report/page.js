@@ -115,11 +115,9 @@ function metricQuantities() {
       JSON.stringify(series.metrics[name].y) === JSON.stringify(series.curves.metric?.y));
     if (!same) list.push({ name, curveOf: (series) => series.metrics[name], y: y(name), marks: true });
   }
-  if (list.length > 1 && names.size === list.length) {
-    // The short name, where the metric has one, fits the other choices.
-    const short = [...names].find((name) => !list.some((q) => q.name === name));
-    list[0].name = short;
-  }
+  // The short name, where the metric has one, fits the other choices.
+  const short = [...names].find((name) => !list.some((q) => q.name === name));
+  if (short && list.length > 1) list[0].name = short;
   return list;
 }
 
@@ -139,7 +137,7 @@ function plots() {
   ], chosen);
   chart(grid, upper, true, metricQuantities(), chosen);
   chart(grid, "Share sent", false, [
-    { name: "share", curveOf: ofSteps("achieved_ratio"), y: { kind: "share", label: "of the gradient’s entries", log: true } },
+    { name: "share", curveOf: ofSteps("share"), y: { kind: "share", label: "of the gradient’s entries", log: true, most: 1 } },
   ], epochs);
   chart(grid, "Ratio", false, [
     { name: "message", curveOf: ofSteps("message_ratio"), y: { kind: "ratio", label: "message ratio", log: true } },
