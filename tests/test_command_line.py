@@ -114,6 +114,20 @@ class CommandLine(unittest.TestCase):
             self.fails(1, "inspect", str(path), says=f"[{path.name.split('.')[1]}]")
         self.fails(1, "inspect", __file__, says="bad_magic")
 
+    def test_data(self) -> None:
+        listed = json.loads(self.succeeds("data", "--json"))
+        names = {entry["name"] for entry in listed}
+        self.assertTrue({"fashion-mnist", "cifar10", "ptb", "bible", "asterisk", "an4", "librispeech"} <= names)
+        self.assertIn("cifar-10-binary", self.succeeds("data"))
+        self.fails(1, "data", "check", str(self.samples / "nothing"), says="nothing")
+        text = self.samples / "text"
+        text.mkdir()
+        (text / "train.txt").write_text("one line\n" * 100)
+        self.assertIn("text", self.succeeds("data", "check", str(text)))
+
+    def test_report(self) -> None:
+        self.fails(1, "report", str(self.samples / "nothing"), says="nothing")
+
     def test_bench_compress(self) -> None:
         common = ["bench", "compress", "--elements", "200000", "--steps", "3", "--warmup", "2", "--quiet"]
         results = json.loads(self.succeeds(*common, "--json"))

@@ -5,15 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "base/units.h"
+
 namespace dgc::app {
 
 /// Rows of text in aligned columns; the first row is the heading. Columns whose cells look like
 /// numbers are set flush right.
 std::string table(const std::vector<std::vector<std::string>>& rows);
-
-/// "1,234,567" and "1.2 MB".
-std::string grouped(std::uint64_t value);
-std::string bytes_text(double bytes);
 
 /// One line on stderr that says how far a job is: rewritten in place on a terminal, a plain line
 /// every few seconds otherwise, nothing when quiet or in the first two seconds.

@@ -8,14 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/units.h"
+
 namespace dgc::train {
 namespace {
-
-std::string bytes_text(double bytes) {
-  if (bytes < 1e3) return fmt::format("{:.0f} B", bytes);
-  if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes / 1e3);
-  return fmt::format("{:.2f} MB", bytes / 1e6);
-}
 
 std::string duration_text(double seconds) {
   const auto s = static_cast<std::int64_t>(seconds + 0.5);

@@ -119,16 +119,6 @@ void dispatch(const fs::path& folder, const CheckOptions& options, CheckedData& 
 
 }  // namespace
 
-std::string with_commas(std::int64_t value) {
-  const std::string digits = std::to_string(value);
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
 bool attempt(CheckedData& checked, const std::function<void()>& work) {
   try {
     work();

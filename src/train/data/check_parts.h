@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "base/units.h"
 #include "train/data/check.h"
 
 namespace dgc::train {
@@ -28,7 +29,9 @@ void check_manifest(const std::filesystem::path& folder, const CheckOptions& opt
 void check_asterisk(const CheckOptions& options, CheckedData& checked);
 
 /// "1,234,567".
-std::string with_commas(std::int64_t value);
+inline std::string with_commas(std::int64_t value) {
+  return grouped(static_cast<std::uint64_t>(value));
+}
 
 /// Runs `work`; what it throws becomes a problem. False then.
 bool attempt(CheckedData& checked, const std::function<void()>& work);

@@ -5,27 +5,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/units.h"
+
 namespace dgc::train {
-namespace {
-
-std::string group_digits(const std::string& digits) {
-  std::string text;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
-}  // namespace
-
 std::string bytes_text(double bytes) {
-  if (!std::isfinite(bytes)) return std::string(kNothing);
-  if (bytes < 1e3) return fmt::format("{:.0f} B", bytes);
-  if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes / 1e3);
-  if (bytes < 1e9) return fmt::format("{:.2f} MB", bytes / 1e6);
-  if (bytes < 1e12) return fmt::format("{:.2f} GB", bytes / 1e9);
-  return fmt::format("{:.2f} TB", bytes / 1e12);
+  return std::isfinite(bytes) ? dgc::bytes_text(bytes) : std::string(kNothing);
 }
 
 std::string seconds_text(double seconds) {
@@ -40,7 +24,7 @@ std::string seconds_text(double seconds) {
 
 std::string count_text(double count) {
   if (!std::isfinite(count) || count < 0.0 || count > 1e18) return std::string(kNothing);
-  return group_digits(fmt::format("{:.0f}", count));
+  return grouped(static_cast<std::uint64_t>(std::llround(count)));
 }
 
 std::string ratio_text(double ratio) {
