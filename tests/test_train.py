@@ -172,6 +172,12 @@ def resume():
     interrupted([*LSTM, *slow], folder, kills["SIGTERM to the launcher"])
     again = run("train", "--resume", folder, "--workers", "2")
     check("resumes with another number of workers", again.returncode == 0, again.stderr)
+    folder = HERE / "epochs"
+    interrupted([*CNN, "--steps", "0", "--epochs", "20"], folder, kills["SIGTERM to the launcher"])
+    again = run("train", "--resume", folder, "--workers", "5")  # 30 in a step instead of 33
+    check("and ends after as many epochs", again.returncode == 0 and
+          json.loads((folder / "summary.json").read_text())["modes"]["dgc"]["epochs"] == 20,
+          again.stderr)
     again = run("train", "--resume", folder, "--lr", "3")
     check("a setting cannot change in the middle",
           again.returncode == 1 and "--lr" in again.stderr and "cannot change" in again.stderr,
@@ -283,6 +289,8 @@ def errors():
     fails("folder that has a run", [*small, "--out", HERE / "run"], "has a run already", "--resume")
     fails("nothing to resume", ["--resume", HERE / "file2"], "file2", "no such run")
     fails("threads with dropout", ["synthetic", "--model", "lstm", "--launch", "threads"], "dropout")
+    fails("data that a recipe does not read", ["text", "--data", HERE], "--data", "--train")
+    fails("test text without train text", ["ptb", "--test", config], "--test belong to a --train")
     fails("setting of another model", ["--hidden", "3"], "--hidden", "means nothing to the model cnn")
 
     skips(fails)
@@ -304,7 +312,9 @@ def errors():
 
 def files():
     folder = HERE / "run"
-    done = run(*CNN, "--compare", "dense,dgc", "--workers", "2", "--out", folder)
+    # Not the default of a flag, so that config.json has something to say.
+    done = run(*CNN, "--compare", "dense,dgc", "--workers", "2", "--dense-values", "fp16",
+               "--out", folder)
     check("says the report's place and the comparison",
           "report.html" in done.stdout and "traffic ratio" in done.stdout, done.stdout)
     check("plain lines where there is no terminal", "\r" not in done.stderr and "[dgc] epoch" in done.stderr,
@@ -340,6 +350,9 @@ def files():
           ["fashion", "text", "speech", "cifar10", "imagenet", "ptb", "an4", "librispeech", "synthetic"])
     small = {"resnet8": [], "lstm": ["--hidden", "16", "--dropout", "0"],
              "deepspeech": ["--hidden", "16", "--layers", "1", "--channels", "4"]}
+    done = run("train", "synthetic", "--model", "lstm", "--hidden", "16", "--steps", "3",
+               "--examples", "12", "--batch", "4", "--workers", "1", "--out", HERE / "alone")
+    check("one worker may have dropout", done.returncode == 0, done.stderr)
     for model, flags in small.items():
         done = run("train", "synthetic", "--model", model, "--steps", "3", "--examples", "12",
                    "--batch", "4", "--workers", "2", *flags, "--compare", "dense,dgc",

@@ -32,7 +32,8 @@ class Interrupts {
     struct sigaction action {};
     action.sa_handler = [](int number) {
       interrupted = number;
-      interruptions = interruptions + 1;
+      // Only Ctrl-C is pressed twice by somebody who means it.
+      if (number == SIGINT) interruptions = interruptions + 1;
     };
     for (std::size_t i = 0; i < std::size(kSignals); ++i)
       sigaction(kSignals[i], &action, &before_[i]);
@@ -141,7 +142,8 @@ class Child {
            end = rest_.find_first_of("\n\r")) {
         const bool shown = rank_ == 0 && !rest_.starts_with("dgc: ");
         if (shown) {
-          fmt::print(stderr, "{}", rest_.substr(0, end + 1));
+          // The terminal may be gone; training goes on to its checkpoint.
+          std::fwrite(rest_.data(), 1, end + 1, stderr);
           std::fflush(stderr);
         } else if (rest_[end] == '\n') {
           lines_.push_back(rest_.substr(0, end));
@@ -167,6 +169,10 @@ class Child {
       if (WIFEXITED(*status_) && WEXITSTATUS(*status_) == stopped_by(number)) return number;
     }
     return 0;
+  }
+  /// Whether it ended by itself and not well.
+  bool gave_up() const {
+    return WIFEXITED(*status_) && WEXITSTATUS(*status_) != 0 && stopped() == 0;
   }
   /// How it ended, if not well.
   std::optional<std::string> failure() const {
@@ -196,10 +202,14 @@ class Child {
   std::deque<std::string> lines_;
 };
 
-[[noreturn]] void report(const Child& child, const std::string& failure) {
+void print_last_lines(const Child& child) {
   for (const std::string& line : child.last_lines()) {
     fmt::print(stderr, "rank {}: {}\n", child.rank(), line);
   }
+}
+
+[[noreturn]] void report(const Child& child, const std::string& failure) {
+  print_last_lines(child);
   throw Error(ErrorCode::peer_failed, "launch", fmt::format("rank {}", child.rank()), failure);
 }
 
@@ -222,7 +232,12 @@ int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::s
       const auto failure = child->failure();
       if (failure && interrupted == 0) report(*child, *failure);
     }
-    if (waiting.empty()) return interrupted != 0 ? interrupted : stopped;
+    if (waiting.empty()) {
+      for (const auto& child : children) {
+        if (child->gave_up()) print_last_lines(*child);
+      }
+      return interrupted != 0 ? interrupted : stopped;
+    }
     if (interrupted != 0 && !told) {
       told = Clock::now();
       for (const auto& child : children) child->terminate();

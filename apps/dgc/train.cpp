@@ -22,6 +22,7 @@
 #include "train/report/compare.h"
 #include "train/run_folder.h"
 #include "train/session.h"
+#include "train/together.h"
 
 namespace dgc::app {
 namespace {
@@ -45,8 +46,12 @@ volatile std::sig_atomic_t stop_signal = 0;
 void stop_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { stop_signal = number; };
-  action.sa_flags = SA_RESTART;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaction(number, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    // A second Ctrl-C ends at once. Of others several may come: from the launcher, from the shell.
+    action.sa_flags = SA_RESTART;
+    if (number == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
+    sigaction(number, &action, nullptr);
+  }
 }
 
 void print_list(bool as_json) {
@@ -117,7 +122,8 @@ std::vector<std::string> worker_arguments(const json& given, const fs::path& fol
                                           const Options& options) {
   std::vector<std::string> words = {"train"};
   for (const auto& [name, value] : given.items()) {
-    if (name == "recipe") continue;
+    // An empty value would eat the next word.
+    if (name == "recipe" || value == "") continue;
     words.push_back(
         fmt::format("--{}={}", name, value.is_string() ? value.get<std::string>() : value.dump()));
   }
@@ -186,7 +192,9 @@ std::chrono::milliseconds timeout_of(const train::Settings& settings) {
 /// All workers as threads of this process.
 int run_threads(int workers, const train::Settings& settings, const fs::path& folder,
                 const Options& options) {
-  if (settings.dropout > 0.0 || settings.model == "alexnet" || settings.model == "vgg16") {
+  const bool dropout =
+      settings.dropout > 0.0 || settings.model == "alexnet" || settings.model == "vgg16";
+  if (workers > 1 && dropout) {
     throw Error(
         ErrorCode::invalid_argument, "train", "--launch threads",
         fmt::format("{} has dropout, whose random numbers belong to the process", settings.model),
@@ -259,6 +267,8 @@ int run(const Options& options) {
           fmt::format("{} were asked for, {} were started", settings.workers, group->size()),
           "leave it out under mpirun and torchrun");
     }
+    // Each has a clock of its own.
+    folder = train::gathered(*group, folder.string()).front();
     return work(*group, settings, folder, options);
   }
   const int workers = settings.workers > 0 ? static_cast<int>(settings.workers) : default_workers();
@@ -275,7 +285,8 @@ int run(const Options& options) {
                .arguments = worker_arguments(given, folder, options),
                .environment = {{"OMP_NUM_THREADS", std::to_string(threads)},
                                {"OPENBLAS_NUM_THREADS", std::to_string(threads)}},
-               .patience = std::chrono::seconds(120)};
+               // An evaluation, or a step of a large model, may take minutes.
+               .patience = std::chrono::hours(24)};
   if (train::terminal()) {
     start.environment.emplace_back(train::kTerminalVariable,
                                    std::to_string(train::terminal_width()));

@@ -19,6 +19,12 @@ std::string duration_text(double seconds) {
   return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
 }
 
+/// The terminal may be gone: that is no reason to end a run.
+void put(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 }  // namespace
 
 std::size_t terminal_width() {
@@ -51,15 +57,14 @@ Console::~Console() { clear(); }
 // A live line ends with '\r' rather than beginning with it: the launcher passes lines on when they
 // are whole.
 void Console::clear() {
-  if (shown_) fmt::print(stderr, "\033[K\r");
+  if (shown_) put("\033[K\r");
   shown_ = false;
 }
 
 void Console::say(const std::string& line) {
   if (quiet_) return;
   clear();
-  fmt::print(stderr, "{}\n", line);
-  std::fflush(stderr);
+  put(line + "\n");
 }
 
 void Console::progress(const Progress& p) {
@@ -70,12 +75,11 @@ void Console::progress(const Progress& p) {
   last_ = now;
   if (live_) {
     // A line that wraps could not be overwritten.
-    fmt::print(stderr, "{}\033[K\r", progress_text(p).substr(0, width_ - 1));
+    put(progress_text(p).substr(0, width_ - 1) + "\033[K\r");
     shown_ = true;
   } else {
-    fmt::print(stderr, "{}\n", progress_text(p));
+    put(progress_text(p) + "\n");
   }
-  std::fflush(stderr);
 }
 
 }  // namespace dgc::train

@@ -5,19 +5,20 @@
 #include <xxhash.h>
 
 #include <cmath>
-#include <cstring>
+
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "dgc/checkpoint.h"
-#include "dgc/collectives.h"
+
 #include "train/lr_schedule.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
 #include "train/run_folder.h"
 #include "train/task.h"
+#include "train/together.h"
 #include "train/totals.h"
 
 namespace dgc::train {
@@ -36,42 +37,6 @@ class Stopwatch {
  private:
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
-
-/// Reading data and evaluating take different times on different machines: nobody is lost yet.
-class PatientGroup {
- public:
-  explicit PatientGroup(Group& group) : group_(group), before_(group.timeout()) {
-    group.set_timeout(before_ * 10);
-  }
-  ~PatientGroup() { group_.set_timeout(before_); }
-  PatientGroup(const PatientGroup&) = delete;
-  PatientGroup& operator=(const PatientGroup&) = delete;
-
- private:
-  Group& group_;
-  std::chrono::milliseconds before_;
-};
-
-/// Sums over all ranks, added in their order: the same bits everywhere.
-std::vector<double> summed(Group& group, const std::vector<double>& mine) {
-  std::vector<double> sums(mine.size());
-  for (const auto& bytes : all_gather(group, std::as_bytes(std::span(mine)))) {
-    std::vector<double> theirs(mine.size());
-    if (bytes.size() != theirs.size() * sizeof(double)) continue;
-    std::memcpy(theirs.data(), bytes.data(), bytes.size());
-    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += theirs[i];
-  }
-  return sums;
-}
-
-/// What all ranks say, in their order.
-std::vector<std::string> gathered(Group& group, const std::string& mine) {
-  std::vector<std::string> all;
-  for (const auto& bytes : all_gather(group, std::as_bytes(std::span(mine)))) {
-    all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  }
-  return all;
-}
 
 /// An even share of the cores for each of the workers of this machine.
 int threads_of_worker(Group& group, std::int64_t asked) {
@@ -107,6 +72,7 @@ class Loop {
         schedule_(LrSchedule::parse(settings_.lr_schedule)) {
     torch::set_num_threads(threads_);
     task_ = make_task(settings_, {group.rank(), group.size()});
+    compare_data();
     const auto positions = static_cast<double>(task_->positions());
     steps_per_epoch_ = static_cast<std::uint64_t>(
         std::ceil(positions / static_cast<double>(task_->positions_of_step())));
@@ -141,11 +107,26 @@ class Loop {
         if (epoch_ended || last || stopped || (every != 0 && sgd_->steps() % every == 0)) save();
       }
     }
-    if (!stopped && task_->has_test()) test_ = scores_of(Split::test);
+    if (!stopped && task_->has_test()) {
+      clock_.lap();
+      test_ = scores_of(Split::test);
+      report_problems();
+      totals_.times.evaluate += clock_.lap();
+    }
     return outcome(stopped);
   }
 
  private:
+  /// Ranks that have other data would evaluate at other steps, and wait for each other.
+  void compare_data() {
+    const std::string mine = std::to_string(task_->positions());
+    const std::vector<std::string> all = gathered(group_, mine);
+    if (all.front() == mine) return;
+    throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group_.rank()),
+                fmt::format("has {} examples where rank 0 has {}", mine, all.front()),
+                "give all workers the same data");
+  }
+
   double epoch() const {
     return static_cast<double>(cursor_.epoch) +
            static_cast<double>(cursor_.position) / static_cast<double>(task_->positions());
@@ -191,6 +172,7 @@ class Loop {
     const auto add = [&](Sent& sent) {
       ++sent.steps;
       sent.message_bytes += stats.message_bytes;
+      sent.dense_bytes += stats.message_ratio * static_cast<double>(stats.message_bytes);
       sent.bytes_up += stats.bytes_up;
       sent.bytes_down += stats.bytes_down;
     };
@@ -265,14 +247,14 @@ class Loop {
   }
 
   Scores scores_of(Split split) {
-    const PatientGroup patience(group_);
+    const Patience patience(group_);
     return task_->scores(summed(group_, task_->evaluate(split)));
   }
 
   void evaluate() {
     clock_.lap();
     {
-      const PatientGroup patience(group_);
+      const Patience patience(group_);
       // Statistics of batch normalisation are each worker's own until now.
       sgd_->sync_buffers();
     }
@@ -316,7 +298,6 @@ class Loop {
         if (example.empty()) example = line;
       }
     }
-    skipped_ += count;
     if (count > 0) {
       console_.say(fmt::format("warning: {} could not be read and {} skipped: {}{}",
                                count == 1 ? "a file" : fmt::format("{} files", count),
@@ -327,13 +308,14 @@ class Loop {
 
   void save() {
     clock_.lap();
-    const PatientGroup patience(group_);
+    const Patience patience(group_);
     const LrSchedule::State& lr = schedule_.state();
     ordered_json user = {
         {"epoch", cursor_.epoch},
         {"position", cursor_.position},
         {"positions", task_->positions()},
-        {"skipped", skipped_},
+        {"steps", steps_},
+        {"problems", problems_},
         {"lr", {{"factor", lr.factor}, {"best", finite(lr.best)}, {"any", lr.any}}},
         {"totals", to_json(totals_)}};
     if (best_) user["best"] = finite(*best_);
@@ -350,7 +332,7 @@ class Loop {
 
   void resume() {
     if (!job_.resume) return;
-    const PatientGroup patience(group_);
+    const Patience patience(group_);
     const auto info = load_checkpoint(job_.folder / kCheckpoints, *sgd_);
     if (!info) return;
     const auto user = ordered_json::parse(info->user);
@@ -362,7 +344,15 @@ class Loop {
     if (const std::int64_t before = user.at("positions"); before != task_->positions()) {
       cursor_.position = cursor_.position * task_->positions() / before;
     }
-    skipped_ = user.at("skipped");
+    problems_ = user.at("problems").get<std::set<std::string>>();
+    // The end of the run: as many steps as before, or with other batches as many epochs.
+    if (info->workers == group_.size()) {
+      steps_ = user.at("steps");
+    } else if (settings_.steps == 0) {
+      const double left = std::max(0.0, settings_.epochs - epoch());
+      steps_ = info->step + static_cast<std::uint64_t>(
+                                std::ceil(left * static_cast<double>(steps_per_epoch_) - 1e-6));
+    }
     const auto& lr = user.at("lr");
     schedule_.set_state({lr.at("factor"), number(lr.at("best")), lr.at("any")});
     totals_ = totals_from(user.at("totals"));
@@ -413,7 +403,7 @@ class Loop {
                       {"workers", group_.size()},
                       {"engine", group_.engine()},
                       {"threads_per_worker", threads_},
-                      {"batch", task_->positions_of_step() > 0 ? settings_.batch : 0},
+                      {"batch", batch_of_worker(settings_, {0, group_.size()}) * group_.size()},
                       {"metric_name", info.name},
                       {"metric_unit", info.unit},
                       {"higher_is_better", info.higher_is_better},
@@ -428,7 +418,8 @@ class Loop {
     const double dense = 4.0 * static_cast<double>(report.parameters);
     const double n = group_.size();
     const auto message_ratio = [&](const Sent& sent) {
-      return sent.message_bytes > 0 ? dense / per_step(sent.message_bytes, sent) : 0.0;
+      return sent.message_bytes > 0 ? sent.dense_bytes / static_cast<double>(sent.message_bytes)
+                                    : 0.0;
     };
     const auto traffic_ratio = [&](const Sent& sent) {
       return sent.bytes_down > 0 ? 2.0 * dense * (n - 1.0) / n / per_step(sent.bytes_down, sent)
@@ -460,12 +451,13 @@ class Loop {
         {"time", to_json(totals_.times)},
         {"data_share", totals_.times.data / std::max(1e-9, totals_.times.training())},
         {"waiting_share", totals_.times.waiting / std::max(1e-9, totals_.times.training())},
-        {"skipped_files", skipped_},
+        {"skipped_files", problems_.size()},
         {"parameters_hash", hash_of(task_->model())},
         {"finished", !stopped}};
     if (first_) {
       write_json(job_.folder / kTensorsFile, tensors());
-      write_json(job_.folder / kResultFile, outcome.result);
+      write_json(job_.folder / kResultFile,
+                 {{"result", outcome.result}, {"common", outcome.common}});
     }
     return outcome;
   }
@@ -489,7 +481,7 @@ class Loop {
   Times logged_;  // totals at the last line
   double loss_ = 0.0;
   std::int64_t losses_ = 0, examples_ = 0;
-  std::size_t skipped_ = 0;
+
   std::set<std::string> problems_;
   std::optional<Scores> valid_, test_;
   std::optional<double> best_;
@@ -503,7 +495,7 @@ Outcome train(Group& group, const Job& job, Console& console) {
   try {
     std::unique_ptr<Loop> loop;
     {
-      const PatientGroup patience(group);
+      const Patience patience(group);
       loop = std::make_unique<Loop>(group, job, console);
     }
     return loop->run();

@@ -166,6 +166,20 @@ void check_together(const Settings& s, const json& given) {
   if (s.vocabulary > 0 && s.recipe == "ptb" && s.train.empty()) {
     refuse("vocabulary", "the Penn Treebank comes with its 10,000 words", "use recipe text");
   }
+  const bool generated = s.recipe == "synthetic";
+  if (!s.data.empty() && (generated || s.recipe == "text" || s.recipe == "speech")) {
+    refuse("data", fmt::format("recipe {} has no folder of data", s.recipe),
+           generated ? "leave it out" : "give your own with --train, --valid and --test");
+  }
+  if (!s.train.empty() && generated) refuse("train", "data are generated", "leave it out");
+  if (s.train.empty() && (!s.valid.empty() || !s.test.empty())) {
+    refuse("train", "--valid and --test belong to a --train");
+  }
+  if (generated && (s.vocabulary > 0 || s.max_seconds > 0.0)) {
+    refuse(s.vocabulary > 0 ? "vocabulary" : "max-seconds", "data are generated", "leave it out");
+  }
+  const bool any_size = s.model == "resnet50" || s.model == "alexnet" || s.model == "vgg16";
+  if (s.image_size > 0 && !any_size) refuse("image-size", "these images have one size already");
   LrSchedule::parse(s.lr_schedule);
   modes_of(s);
 }

@@ -9,27 +9,27 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "dgc/collectives.h"
 #include "dgc/error.h"
 #include "dgc/version.h"
 #include "train/loop.h"
 #include "train/recipe.h"
 #include "train/report/html.h"
 #include "train/run_folder.h"
+#include "train/together.h"
 
 namespace dgc::train {
 namespace {
 
 using nlohmann::ordered_json;
 
-/// May differ between ranks and change between a run and its continuation: the results do not
-/// depend on them (on threads only in rounding).
-const std::vector<std::string> kHowItRuns = {"workers", "launch",    "threads", "loaders",
-                                             "timeout", "log-every", "keep",    "data",
-                                             "train",   "valid",     "test"};
+/// May differ between ranks: results do not depend on them (on threads only in rounding).
+const std::vector<std::string> kOfARank = {"workers", "launch", "threads", "loaders", "timeout",
+                                           "data",    "train",  "valid",   "test"};
+/// May change between a run and its continuation, beside those.
+const std::vector<std::string> kHowItRuns = {"log-every", "keep", "checkpoint-every"};
 
-bool how_it_runs(const std::string& name) {
-  return std::find(kHowItRuns.begin(), kHowItRuns.end(), name) != kHowItRuns.end();
+bool among(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 std::string cpu_name() {
@@ -42,36 +42,36 @@ std::string cpu_name() {
 
 /// What rank 0 has, on all ranks.
 ordered_json shared(Group& group, const ordered_json& mine) {
-  const std::string text = group.rank() == 0 ? mine.dump() : std::string();
-  const auto all = all_gather(group, std::as_bytes(std::span(text)));
-  const auto& bytes = all.front();
   return ordered_json::parse(
-      std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+      gathered(group, group.rank() == 0 ? mine.dump() : std::string()).front());
 }
 
 /// Rank 0: takes possession of the folder, and finds what is done already.
 ordered_json begin(const Session& session, int workers) {
   ordered_json results = ordered_json::object();
+  ordered_json common = ordered_json::object();
   if (session.resume) {
     for (const std::string& mode : modes_of(session.settings)) {
       const auto result = read_json(session.folder / mode / kResultFile);
-      if (result && result->value("finished", false)) results[mode] = *result;
+      if (!result || !result->at("result").value("finished", false)) continue;
+      results[mode] = result->at("result");
+      common = result->at("common");
     }
-    const auto before = read_json(session.folder / kSummaryFile);
-    return {{"results", results}, {"common", before ? *before : ordered_json::object()}};
+    return {{"results", results}, {"common", common}};
   }
   begin_run(session.folder);
   ordered_json config = relevant(session.settings);
   config["workers"] = workers;
   write_json(session.folder / kConfigFile, config);
-  return {{"results", results}, {"common", ordered_json::object()}};
+  return {{"results", results}, {"common", common}};
 }
 
-void compare_settings(Group& group, const Settings& settings) {
-  const ordered_json mine = relevant(settings);
+void compare_settings(Group& group, const Session& session) {
+  ordered_json mine = relevant(session.settings);
+  mine["resume"] = session.resume;
   const ordered_json first = shared(group, mine);
   for (const auto& [name, value] : mine.items()) {
-    if (how_it_runs(name) || value == first.value(name, ordered_json())) continue;
+    if (among(kOfARank, name) || value == first.value(name, ordered_json())) continue;
     throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group.rank()),
                 fmt::format("has {} {} where rank 0 has {}", name, value.dump(),
                             first.value(name, ordered_json()).dump()),
@@ -108,10 +108,12 @@ nlohmann::json resumed_settings(const std::filesystem::path& folder, const nlohm
   }
   nlohmann::json settings = nlohmann::json::parse(config->dump());
   for (const auto& [name, value] : given.items()) {
-    if (!how_it_runs(name) && settings.value(name, nlohmann::json()) != value) {
+    if (!among(kOfARank, name) && !among(kHowItRuns, name) &&
+        settings.value(name, nlohmann::json()) != value) {
       throw Error(ErrorCode::invalid_argument, "resume", "--" + name,
                   "cannot change in the middle of a run",
-                  fmt::format("may change: {}", fmt::join(kHowItRuns, ", ")));
+                  fmt::format("may change: {}, {}", fmt::join(kOfARank, ", "),
+                              fmt::join(kHowItRuns, ", ")));
     }
     settings[name] = value;
   }
@@ -122,7 +124,7 @@ SessionOutcome run_session(Group& group, const Session& session, Console& consol
   const bool first = group.rank() == 0;
   ordered_json results, common;
   try {
-    compare_settings(group, session.settings);
+    compare_settings(group, session);
     const ordered_json known = shared(group, first ? begin(session, group.size()) : ordered_json());
     results = known.at("results");
     common = known.at("common");

@@ -74,6 +74,13 @@ class TextTask : public Task {
                                  .layers = settings.layers,
                                  .dropout = settings.dropout,
                                  .tied = settings.tied})) {
+    for (const auto* part : {&corpus_.valid, &corpus_.test}) {
+      if (std::ssize(*part) >= 2 * kEvaluationColumns) continue;
+      throw Error(ErrorCode::invalid_argument, "train",
+                  part == &corpus_.valid ? "text to validate with" : "text to test with",
+                  fmt::format("has {} tokens", part->size()),
+                  fmt::format("at least {} are needed", 2 * kEvaluationColumns));
+    }
     if (rows_ < 2) {
       throw Error(ErrorCode::invalid_argument, "train", "text to train with",
                   fmt::format("{} tokens are too few for {} columns", corpus_.train.size(),

@@ -1,0 +1,32 @@
+#include "train/together.h"
+
+#include <cstring>
+#include <span>
+
+#include "dgc/collectives.h"
+
+namespace dgc::train {
+
+std::vector<std::string> gathered(Group& group, const std::string& mine) {
+  std::vector<std::string> all;
+  for (const auto& bytes : all_gather(group, std::as_bytes(std::span(mine)))) {
+    all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return all;
+}
+
+std::vector<double> summed(Group& group, const std::vector<double>& mine) {
+  std::vector<double> sums(mine.size());
+  for (const auto& bytes : all_gather(group, std::as_bytes(std::span(mine)))) {
+    std::vector<double> theirs(mine.size());
+    if (bytes.size() != theirs.size() * sizeof(double)) {
+      throw Error(ErrorCode::configuration_mismatch, "train", "sums over all ranks",
+                  "ranks are at different places", "start all workers with the same settings");
+    }
+    std::memcpy(theirs.data(), bytes.data(), bytes.size());
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += theirs[i];
+  }
+  return sums;
+}
+
+}  // namespace dgc::train

@@ -1,0 +1,34 @@
+// What the workers of a run say to each other beside gradients.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "dgc/group.h"
+
+namespace dgc::train {
+
+/// What all ranks say, in their order. A collective call.
+std::vector<std::string> gathered(Group& group, const std::string& mine);
+
+/// Sums over all ranks, added in their order: the same bits everywhere. A collective call.
+std::vector<double> summed(Group& group, const std::vector<double>& mine);
+
+/// While it lives, ranks wait ten times as long for each other: reading data and evaluating take
+/// different times on different machines, and nobody is lost yet.
+class Patience {
+ public:
+  explicit Patience(Group& group) : group_(group), before_(group.timeout()) {
+    group.set_timeout(before_ * 10);
+  }
+  ~Patience() { group_.set_timeout(before_); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  Group& group_;
+  std::chrono::milliseconds before_;
+};
+
+}  // namespace dgc::train
