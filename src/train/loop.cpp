@@ -5,14 +5,12 @@
 #include <xxhash.h>
 
 #include <cmath>
-
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "dgc/checkpoint.h"
-
 #include "train/lr_schedule.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
