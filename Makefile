@@ -6,16 +6,19 @@
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: all build demo test check sanitize fuzz lint browser format clean
+.PHONY: all configure build demo test check sanitize fuzz lint browser format clean
 
 all: build
 
-build:
+configure:
 	@scripts/install-packages build
 	@cmake --preset release -Wno-dev --log-level=WARNING
+
+build: configure
 	@cmake --build --preset release
 
-demo: build
+demo: configure
+	@cmake --build --preset release --target dgc_command
 	build/dgc train --preset small --compare dense,dgc
 
 test: build
