@@ -65,7 +65,7 @@ std::vector<Recipe> make_recipes() {
        "fashion-mnist",
        "not in the paper",
        R"({"epochs": 15, "lr": 0.05, "lr-schedule": "cosine"})",
-       R"({"epochs": 3, "warmup-epochs": 1.4})"},
+       R"({"epochs": 4, "warmup-epochs": 1.5})"},
       {"text",
        "a language model on the King James Bible or any text",
        {"lstm"},
