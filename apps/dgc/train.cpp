@@ -123,7 +123,7 @@ std::vector<std::string> worker_arguments(const json& given, const fs::path& fol
   std::vector<std::string> words = {"train"};
   for (const auto& [name, value] : given.items()) {
     // An empty value would eat the next word.
-    if (name == "recipe" || value == "") continue;
+    if (name == "recipe" || value == json("")) continue;
     words.push_back(
         fmt::format("--{}={}", name, value.is_string() ? value.get<std::string>() : value.dump()));
   }

@@ -140,7 +140,7 @@ std::vector<TensorRow> read_tensors(const fs::path& path) {
 
 Mode& mode_of(Run& run, const std::string& name) {
   const auto found = std::find_if(run.modes.begin(), run.modes.end(),
-                                  [&](const Mode& mode) { return mode.name == name; });
+                                  [&name = name](const Mode& mode) { return mode.name == name; });
   if (found != run.modes.end()) return *found;
   return run.modes.emplace_back(Mode{.name = name});
 }
@@ -189,8 +189,9 @@ void read_modes(Run& run) {
     }
   }
   for (const auto& [name, folder] : folders) {
-    const bool has_summary = std::any_of(run.modes.begin(), run.modes.end(),
-                                         [&](const Mode& mode) { return mode.name == name; });
+    const bool has_summary =
+        std::any_of(run.modes.begin(), run.modes.end(),
+                    [&name = name](const Mode& mode) { return mode.name == name; });
     Mode& mode = mode_of(run, name);
     read_mode(folder, mode, run.notes);
     if (!has_summary) mode.result = result_so_far(mode, run.higher_is_better);
@@ -230,13 +231,13 @@ Run read_run(const fs::path& folder) {
   run.metric_unit = text(about, "metric_unit");
   run.higher_is_better = flag(about, "higher_is_better", true);
   run.finished = flag(about, "finished", false);
-  if (run.config.is_null()) run.notes.push_back("config.json is missing: no configuration");
+  if (run.config.is_null()) run.notes.emplace_back("config.json is missing: no configuration");
   if (run.summary.is_null()) {
-    run.notes.push_back(
+    run.notes.emplace_back(
         "summary.json is missing: the run is not finished, and its figures are those of the last "
         "logged step");
   } else if (!run.finished) {
-    run.notes.push_back("the run is not finished");
+    run.notes.emplace_back("the run is not finished");
   }
   read_modes(run);
   if (run.modes.empty() && run.config.is_null() && run.summary.is_null()) {
@@ -244,7 +245,7 @@ Run read_run(const fs::path& folder) {
                 "holds no run: neither config.json nor summary.json nor MODE/metrics.jsonl",
                 "give the folder that `dgc train --out` wrote");
   }
-  if (run.modes.empty()) run.notes.push_back("no mode has begun to train");
+  if (run.modes.empty()) run.notes.emplace_back("no mode has begun to train");
   return run;
 }
 
