@@ -364,6 +364,45 @@ TEST(Compressor, RestoreGivesBackWhatWasSelected) {
   }
 }
 
+TEST(Compressor, LaidOutIsWhatAMessageWouldHaveSaid) {
+  CompressOptions options;
+  options.schedule = Schedule(0.05);
+  const std::vector<TensorSpec> specs = {test::sparse("w", 5000), TensorSpec::of("bias", {40})};
+  Worker messages(specs, options);
+  options.values = ValueType::sign;  // nothing is encoded, so that it does not matter
+  Worker arrays(specs, options);
+  std::mt19937 random(21);
+  std::vector<float> values(5040, 7.0f);
+  for (int step = 0; step < 5; ++step) {
+    const Tensors g = test::gaussian(specs, random);
+    std::vector<float> expected(5040, 0.0f);
+    const std::vector<std::span<float>> targets = {std::span(expected).first(5000),
+                                                   std::span(expected).subspan(5000)};
+    decode_add(messages.step(g), targets);
+    const std::vector<Gradient> gradients = {{0, g[0]}, {1, g[1]}};
+    arrays.compressor.lay_out(gradients, values, ValueType::fp16, {});
+    EXPECT_TRUE(same_bits(values, expected));
+    EXPECT_EQ(arrays.compressor.stats()[0].sent, 250u);
+    EXPECT_EQ(arrays.compressor.stats()[1].frame.bytes, 81u) << "as fp16 with one scale";
+    arrays.compressor.commit();
+    for (std::size_t t = 0; t < 2; ++t) {
+      EXPECT_TRUE(same_bits(arrays.state.velocity(t), messages.state.velocity(t)));
+      EXPECT_TRUE(same_bits(arrays.state.residual(t), messages.state.residual(t)));
+    }
+  }
+  const Tensors g = test::gaussian(specs, random);
+  const std::vector<Gradient> one = {{0, g[0]}};
+  EXPECT_EQ(code_of([&] { arrays.compressor.lay_out(one, values, ValueType::fp32, {}); }),
+            ErrorCode::shape_mismatch);
+  const std::vector<float> u(arrays.state.velocity(0).begin(), arrays.state.velocity(0).end());
+  const std::span<float> part = std::span(values).first(5000);
+  arrays.compressor.lay_out(one, part, ValueType::fp32, {});
+  arrays.compressor.restore();
+  for (std::size_t i = 0; i < u.size(); ++i) {
+    EXPECT_EQ(arrays.state.velocity(0)[i], 0.9f * u[i] + g[0][i]) << "not masked any more";
+  }
+}
+
 TEST(Compressor, BucketsGiveTheSameFramesAsOneCall) {
   CompressOptions options;
   options.schedule = Schedule(0.01);

@@ -12,5 +12,6 @@ void add_report(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_data(CLI::App& app);
 void add_train(CLI::App& app);
+void add_sizes(CLI::App& app);
 
 }  // namespace dgc::app

@@ -10,6 +10,7 @@
 #include "dgc/target.h"
 #include "dgc/version.h"
 #include "rendezvous.h"
+#include "tuning.h"
 
 namespace dgc::app {
 namespace {
@@ -28,6 +29,7 @@ void run(bool as_json) {
                                {"targets", supported},
                                {"targets_untested", untested},
                                {"threads", std::thread::hardware_concurrency()},
+                               {"openblas", fast_blas_core()},
                                {"engines", engines()},
                                {"integrations", integrations}};
   if (as_json) {
@@ -44,6 +46,9 @@ void run(bool as_json) {
              list(supported));
   fmt::print("not on this CPU    {} (compiled in, untested here)\n", list(untested));
   fmt::print("hardware threads   {}\n", std::thread::hardware_concurrency());
+  if (*fast_blas_core() != '\0') {
+    fmt::print("OpenBLAS           {} (OPENBLAS_CORETYPE chooses another)\n", fast_blas_core());
+  }
   fmt::print("engines            {}\n", list(info["engines"]));
   fmt::print("integrations       {}\n", list(info["integrations"]));
 }

@@ -4,12 +4,14 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/nearest.h"
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/version.h"
+#include "tuning.h"
 
 namespace {
 
@@ -50,14 +52,21 @@ std::string suggestion(const CLI::App& app) {
   return {};
 }
 
+/// Commands that are worth the second that starting anew takes.
+bool multiplies_matrices(std::string_view command) {
+  return command == "train" || command == "bench" || command == "sizes";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && multiplies_matrices(argv[1])) dgc::app::use_fast_blas(argv);
   CLI::App app{
       "dgc: train across slow networks by sending 0.1 % of each gradient.\n\n"
       "  dgc train                               train a model on several workers\n"
       "  dgc report RUN...                       what came out of training runs, as a page\n"
       "  dgc data                                data sets for training, and where they are\n"
+      "  dgc sizes                               messages of the paper's models, measured\n"
       "  dgc info                                what this build can do on this machine\n"
       "  dgc bench compress                      speed of a compression step\n"
       "  dgc bench wire                          size and speed of the wire format\n"
@@ -71,6 +80,7 @@ int main(int argc, char** argv) {
   dgc::app::add_train(app);
   dgc::app::add_report(app);
   dgc::app::add_data(app);
+  dgc::app::add_sizes(app);
   dgc::app::add_info(app);
   dgc::app::add_inspect(app);
   dgc::app::add_bench(app);

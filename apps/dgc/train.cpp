@@ -23,6 +23,7 @@
 #include "train/run_folder.h"
 #include "train/session.h"
 #include "train/together.h"
+#include "tuning.h"
 
 namespace dgc::app {
 namespace {
@@ -178,9 +179,8 @@ int work(Group& group, const train::Settings& settings, const fs::path& folder,
   if (options.as_json) {
     fmt::print("{}\n", outcome.summary.dump(2));
   } else {
-    const train::Run run = train::read_run(folder);
-    fmt::print("\n{}\n{}\nreport: {}\n", table(train::comparison_rows(run)),
-               train::comparison_words(run), (folder / train::kReportFile).string());
+    fmt::print("\n{}\n{}\nreport: {}\n", table(train::comparison_rows(outcome.run)),
+               train::comparison_words(outcome.run), (folder / train::kReportFile).string());
   }
   return 0;
 }
@@ -192,9 +192,7 @@ std::chrono::milliseconds timeout_of(const train::Settings& settings) {
 /// All workers as threads of this process.
 int run_threads(int workers, const train::Settings& settings, const fs::path& folder,
                 const Options& options) {
-  const bool dropout =
-      settings.dropout > 0.0 || settings.model == "alexnet" || settings.model == "vgg16";
-  if (workers > 1 && dropout) {
+  if (workers > 1 && train::has_dropout(settings)) {
     throw Error(
         ErrorCode::invalid_argument, "train", "--launch threads",
         fmt::format("{} has dropout, whose random numbers belong to the process", settings.model),
@@ -244,6 +242,7 @@ int run(const Options& options) {
     throw Error(ErrorCode::invalid_argument, "train", "--out", "a continued run stays where it is",
                 "leave it out");
   }
+  keep_freed_memory();
   const std::string environment = engine_from_environment();
   const bool worker = environment != "local";
   train::Settings settings;

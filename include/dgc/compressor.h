@@ -103,6 +103,12 @@ class Compressor {
                        const Call& call);
   std::size_t compress(std::span<const Gradient> gradients, std::span<std::byte> out);
 
+  /// The same without a message: the selected values as they are, zeros elsewhere, end to end in
+  /// `values`, for transports that move whole arrays. Whatever such a transport rounds, the caller
+  /// adds to the residual again; `transport` is how values will travel, for the statistics.
+  void lay_out(std::span<const Gradient> gradients, std::span<float> values, ValueType transport,
+               const Call& call);
+
   /// The step was delivered: advances the state's step.
   void commit();
   /// The step was not delivered: u and v get back, bit for bit, what was selected from them. The

@@ -3,22 +3,18 @@
 //
 // Paper: algorithm 4 and section 3; deviations: every selection is exact (compress/select.h), the
 // error of a quantised value stays in v, and masking leaves tensors alone that are sent whole.
-#include "dgc/compressor.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <utility>
 #include <vector>
 
-#include "base/parallel.h"
-#include "compress/kernels.h"
+#include "compress/compressor_impl.h"
 #include "compress/options.h"
-#include "compress/select.h"
 #include "dgc/error.h"
+#include "wire/values.h"
 
 namespace dgc {
 namespace {
@@ -28,53 +24,6 @@ using namespace compress;
 /// Elements per task. Small enough to balance two threads over ResNet-50, large enough that a task
 /// (about 50 µs) hides the cost of handing it out.
 constexpr std::size_t kPiece = 1 << 17;
-
-struct Piece {
-  std::size_t slot;  // position in this call's list of gradients
-  std::size_t begin;
-  std::size_t count;
-};
-
-/// What restore() puts back. For tensors sent whole only v changes, and `indices` is empty.
-struct Undo {
-  std::vector<std::uint32_t> indices;
-  std::vector<float> velocity;
-  std::vector<float> residual;
-  bool pending = false;
-};
-
-/// Everything about a tensor that lives from step to step, beside State.
-struct Slot {
-  CarriedThreshold carried;
-  Undo undo;
-  bool accumulated = false;
-  std::vector<std::byte> frame;  // of this step, until the message is assembled
-};
-
-/// One tensor of the current call.
-struct Job {
-  std::size_t tensor = 0;
-  std::span<const float> gradient;
-  std::size_t k = 0;
-  bool whole = false;
-  std::uint32_t threshold = kNoCandidates;
-  std::size_t first_piece = 0;
-  std::size_t pieces = 0;
-  std::size_t limit = 0;  // candidates beyond which collecting is given up
-  std::atomic<std::size_t> collected{0};
-  std::atomic<std::size_t> nonfinite{kAllFinite};  // lowest index seen
-
-  Job() = default;
-  Job(Job&& other) noexcept
-      : tensor(other.tensor),
-        gradient(other.gradient),
-        k(other.k),
-        whole(other.whole),
-        threshold(other.threshold),
-        first_piece(other.first_piece),
-        pieces(other.pieces),
-        limit(other.limit) {}
-};
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
@@ -87,90 +36,12 @@ void lower(std::atomic<std::size_t>& minimum, std::size_t value) noexcept {
   }
 }
 
-/// Memory of one thread, kept between calls.
-struct Scratch {
-  std::vector<Candidate> block = std::vector<Candidate>(kKernelBlock);
-  std::vector<std::uint32_t> magnitudes;
-  std::vector<std::uint32_t> histogram;
-  std::vector<std::uint32_t> indices;
-  std::vector<float> values;
-  std::vector<float> decoded;
-  double select_seconds = 0.0;  // of this thread, in the current call
-  double encode_seconds = 0.0;
-};
-
 [[noreturn]] void reject(std::string subject, std::string problem, std::string hint = {}) {
   throw Error(ErrorCode::invalid_argument, "compress", std::move(subject), std::move(problem),
               std::move(hint));
 }
 
 }  // namespace
-
-struct Compressor::Impl {
-  State& state;
-  CompressOptions options;
-  Rule rule;
-  const Kernels& kernels;
-  ThreadPool pool;
-  std::vector<Scratch> scratch;
-  std::vector<Slot> slots;
-  std::vector<TensorStats> stats;
-  std::vector<Job> jobs;
-  std::vector<Piece> pieces;
-  std::vector<std::vector<Candidate>> candidates;  // by piece
-  double clip_factor = 1.0;
-  Seconds seconds;
-  bool step_open = false;  // something was compressed since the last commit or restore
-
-  Impl(State& s, CompressOptions o)
-      : state(s),
-        options(std::move(o)),
-        rule(options.momentum == 0.0f ? Rule::plain
-             : options.nesterov       ? Rule::nesterov
-                                      : Rule::heavy_ball),
-        kernels(active_kernels()),
-        pool(options.threads),
-        scratch(static_cast<std::size_t>(options.threads)),
-        slots(state.tensors().size()),
-        stats(state.tensors().size()) {}
-
-  const TensorSpec& spec(std::size_t tensor) const { return state.tensors()[tensor]; }
-
-  std::size_t k_of(std::size_t tensor) const {
-    const std::uint64_t elements = spec(tensor).elements();
-    if (spec(tensor).dense) return elements;
-    return entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), elements);
-  }
-  ValueType values_of(bool whole) const { return whole ? options.dense_values : options.values; }
-
-  std::size_t frame_bound_of(std::size_t tensor) const {
-    const std::uint64_t elements = spec(tensor).elements();
-    const std::size_t k = k_of(tensor);
-    return frame_bound(elements, k, values_of(k == elements), coding_of(k == elements));
-  }
-  /// Tensors sent whole ignore a sparse coding that the user asked for: dense is what "whole"
-  /// means.
-  IndexCoding coding_of(bool whole) const {
-    return whole ? IndexCoding::automatic : options.indices;
-  }
-
-  void check_gradients(std::span<const Gradient> gradients) const;
-  void check_call(std::span<const Gradient> gradients, std::size_t room) const;
-  double norm(std::span<const Gradient> gradients);
-  float scale_for(std::span<const Gradient> gradients, const Call& call);
-  void plan(std::span<const Gradient> gradients);
-  void guess_threshold(Job& job, float scale, Scratch& mine) const;
-  void accumulate_piece(std::size_t piece, float scale, Scratch& mine);
-  void throw_if_nonfinite() const;
-  std::uint32_t reselect(const Job& job, Scratch& mine);
-  void select_sparse(Job& job, Scratch& mine);
-  void check_finite(const Job& job, std::span<const float> values,
-                    std::span<const std::uint32_t> indices) const;
-  void encode_sparse(const Job& job, Scratch& mine);
-  void encode_whole(const Job& job, Scratch& mine);
-  void finish_job(Job& job, Scratch& mine);
-  void roll_back(std::size_t tensor) noexcept;
-};
 
 void Compressor::Impl::check_gradients(std::span<const Gradient> gradients) const {
   std::size_t next = 0;
@@ -192,15 +63,18 @@ void Compressor::Impl::check_gradients(std::span<const Gradient> gradients) cons
   }
 }
 
-void Compressor::Impl::check_call(std::span<const Gradient> gradients, std::size_t room) const {
+void Compressor::Impl::check_call(std::span<const Gradient> gradients) const {
   check_gradients(gradients);
+  for (const Gradient& gradient : gradients) {
+    if (!slots[gradient.tensor].undo.pending) continue;
+    throw Error(ErrorCode::wrong_order, "compress", fmt::format("'{}'", spec(gradient.tensor).name),
+                "was already compressed in this step", "call commit() or restore() first");
+  }
+}
+
+void Compressor::Impl::check_room(std::span<const Gradient> gradients, std::size_t room) const {
   std::size_t needed = kMessageOverhead;
   for (const Gradient& gradient : gradients) {
-    if (slots[gradient.tensor].undo.pending) {
-      throw Error(ErrorCode::wrong_order, "compress",
-                  fmt::format("'{}'", spec(gradient.tensor).name),
-                  "was already compressed in this step", "call commit() or restore() first");
-    }
     const std::size_t frame = frame_bound_of(gradient.tensor);
     if (frame > kMaxElements) {
       throw Error(ErrorCode::limit_exceeded, "compress",
@@ -382,70 +256,6 @@ void Compressor::Impl::check_finite(const Job& job, std::span<const float> value
   }
 }
 
-void Compressor::Impl::encode_sparse(const Job& job, Scratch& mine) {
-  Slot& slot = slots[job.tensor];
-  slot.frame.resize(frame_bound_of(job.tensor));
-  mine.decoded.resize(mine.values.size());
-  stats[job.tensor].frame = encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
-                                          .elements = job.gradient.size(),
-                                          .indices = mine.indices,
-                                          .values = mine.values,
-                                          .value_type = values_of(false),
-                                          .coding = coding_of(false)},
-                                         slot.frame, mine.decoded);
-
-  // Only entries that travel are logged, reduced by what arrives, and masked.
-  Undo& undo = slot.undo;
-  const std::span<float> v = state.residual(job.tensor);
-  const std::span<float> u = state.velocity(job.tensor);
-  const bool mask = options.masking && rule != Rule::plain;
-  undo.indices.resize(mine.indices.size());
-  undo.residual.resize(mine.indices.size());
-  undo.velocity.resize(mask ? mine.indices.size() : 0);
-  constexpr std::size_t kAhead = 16;
-  std::size_t sent = 0;
-  for (std::size_t i = 0; i < mine.indices.size(); ++i) {
-    if (i + kAhead < mine.indices.size()) {
-      const std::uint32_t later = mine.indices[i + kAhead];
-      __builtin_prefetch(v.data() + later, 1);
-      if (mask) __builtin_prefetch(u.data() + later, 1);
-    }
-    const float decoded = mine.decoded[i];
-    if (decoded == 0.0f) continue;
-    const std::uint32_t index = mine.indices[i];
-    undo.indices[sent] = index;
-    undo.residual[sent] = std::exchange(v[index], v[index] - decoded);
-    // Momentum factor masking: what was sent must not go on moving in the old direction.
-    if (mask) undo.velocity[sent] = std::exchange(u[index], 0.0f);
-    ++sent;
-  }
-  undo.indices.resize(sent);
-  undo.residual.resize(sent);
-  undo.velocity.resize(mask ? sent : 0);
-  stats[job.tensor].sent = sent;
-}
-
-void Compressor::Impl::encode_whole(const Job& job, Scratch& mine) {
-  Slot& slot = slots[job.tensor];
-  const std::span<float> v = state.residual(job.tensor);
-  slot.undo.residual.assign(v.begin(), v.end());
-  slot.frame.resize(frame_bound_of(job.tensor));
-  mine.decoded.resize(v.size());
-  stats[job.tensor].frame = encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
-                                          .elements = v.size(),
-                                          .indices = {},
-                                          .values = v,
-                                          .value_type = values_of(true),
-                                          .coding = coding_of(true)},
-                                         slot.frame, mine.decoded);
-  std::uint64_t sent = 0;
-  for (std::size_t i = 0; i < v.size(); ++i) {
-    sent += mine.decoded[i] != 0.0f;
-    v[i] -= mine.decoded[i];
-  }
-  stats[job.tensor].sent = sent;
-}
-
 void Compressor::Impl::finish_job(Job& job, Scratch& mine) {
   stats[job.tensor] = {.target = job.k};
   Undo& undo = slots[job.tensor].undo;
@@ -461,23 +271,13 @@ void Compressor::Impl::finish_job(Job& job, Scratch& mine) {
   }
   const Clock::time_point selected = Clock::now();
   if (job.whole) {
-    encode_whole(job, mine);
+    deliver_whole(job, mine);
   } else {
-    encode_sparse(job, mine);
+    deliver_sparse(job, mine);
   }
   mine.select_seconds += std::chrono::duration<double>(selected - start).count();
   mine.encode_seconds += seconds_since(selected);
   undo.pending = true;
-}
-
-void Compressor::Impl::roll_back(std::size_t tensor) noexcept {
-  Undo& undo = slots[tensor].undo;
-  if (!std::exchange(undo.pending, false)) return;
-  const std::span<float> v = state.residual(tensor);
-  const std::span<float> u = state.velocity(tensor);
-  if (undo.indices.empty()) std::copy(undo.residual.begin(), undo.residual.end(), v.begin());
-  for (std::size_t i = 0; i < undo.indices.size(); ++i) v[undo.indices[i]] = undo.residual[i];
-  for (std::size_t i = 0; i < undo.velocity.size(); ++i) u[undo.indices[i]] = undo.velocity[i];
 }
 
 Compressor::Compressor(State& state, CompressOptions options) {
@@ -511,38 +311,62 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   return compress(gradients, out, Call{});
 }
 
-std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<std::byte> out,
-                                 const Call& call) {
-  Impl& my = *impl_;
+void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call,
+                           std::optional<std::span<float>> values) {
   const Clock::time_point start = Clock::now();
-  my.check_call(gradients, out.size());
-  const float scale = my.scale_for(gradients, call);
-  if (!my.step_open) {
-    std::fill(my.stats.begin(), my.stats.end(), TensorStats{});
-    my.step_open = true;
+  const float scale = scale_for(gradients, call);
+  if (!step_open) {
+    std::fill(stats.begin(), stats.end(), TensorStats{});
+    step_open = true;
   }
-  my.plan(gradients);
-  const auto scratch_of = [&my](int worker) -> Scratch& {
-    return my.scratch[static_cast<std::size_t>(worker)];
+  plan(gradients);
+  std::size_t at = 0;
+  for (Job& job : jobs) {
+    job.laid_out = values.has_value();
+    if (!job.laid_out) continue;
+    job.target = values->subspan(at, job.gradient.size());
+    at += job.gradient.size();
+  }
+  const auto scratch_of = [this](int worker) -> Scratch& {
+    return scratch[static_cast<std::size_t>(worker)];
   };
-  my.pool.run(my.jobs.size(), [&](std::size_t i, int worker) {
-    my.guess_threshold(my.jobs[i], scale, scratch_of(worker));
-  });
-  for (const Job& job : my.jobs) my.slots[job.tensor].accumulated = true;
-  my.pool.run(my.pieces.size(), [&](std::size_t i, int worker) {
-    my.accumulate_piece(i, scale, scratch_of(worker));
-  });
-  my.throw_if_nonfinite();
+  pool.run(jobs.size(),
+           [&](std::size_t i, int worker) { guess_threshold(jobs[i], scale, scratch_of(worker)); });
+  for (const Job& job : jobs) slots[job.tensor].accumulated = true;
+  pool.run(pieces.size(),
+           [&](std::size_t i, int worker) { accumulate_piece(i, scale, scratch_of(worker)); });
+  throw_if_nonfinite();
   const Clock::time_point accumulated = Clock::now();
-  for (Scratch& thread : my.scratch) thread.select_seconds = thread.encode_seconds = 0.0;
+  for (Scratch& thread : scratch) thread.select_seconds = thread.encode_seconds = 0.0;
   try {
-    my.pool.run(my.jobs.size(),
-                [&](std::size_t i, int worker) { my.finish_job(my.jobs[i], scratch_of(worker)); });
+    pool.run(jobs.size(),
+             [&](std::size_t i, int worker) { finish_job(jobs[i], scratch_of(worker)); });
   } catch (...) {
-    for (const Job& job : my.jobs) my.roll_back(job.tensor);
+    for (const Job& job : jobs) roll_back(job.tensor);
     throw;
   }
 
+  // Threads select and encode at the same time: the wall time of that is divided by what they say.
+  double selecting = 0.0;
+  double encoding = 0.0;
+  for (const Scratch& thread : scratch) {
+    selecting += thread.select_seconds;
+    encoding += thread.encode_seconds;
+  }
+  const double both = seconds_since(accumulated);
+  const double share = selecting + encoding > 0.0 ? encoding / (selecting + encoding) : 0.0;
+  seconds.select +=
+      std::chrono::duration<double>(accumulated - start).count() + both * (1.0 - share);
+  seconds.encode += both * share;
+}
+
+std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<std::byte> out,
+                                 const Call& call) {
+  Impl& my = *impl_;
+  my.check_call(gradients);
+  my.check_room(gradients, out.size());
+  my.run(gradients, call, std::nullopt);
+  const Clock::time_point start = Clock::now();
   MessageWriter writer(out, {.step = my.state.step(),
                              .schema = my.options.schema,
                              .sender = static_cast<std::uint16_t>(my.state.rank())});
@@ -551,20 +375,32 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
                   std::span(my.slots[job.tensor].frame).first(my.stats[job.tensor].frame.bytes));
   }
   const std::size_t size = writer.finish();
-
-  // Threads select and encode at the same time: the wall time of that is divided by what they say.
-  double selecting = 0.0;
-  double encoding = 0.0;
-  for (const Scratch& thread : my.scratch) {
-    selecting += thread.select_seconds;
-    encoding += thread.encode_seconds;
-  }
-  const double both = seconds_since(accumulated);
-  const double share = selecting + encoding > 0.0 ? encoding / (selecting + encoding) : 0.0;
-  my.seconds.select +=
-      std::chrono::duration<double>(accumulated - start).count() + both * (1.0 - share);
-  my.seconds.encode += both * share;
+  my.seconds.encode += seconds_since(start);
   return size;
+}
+
+void Compressor::lay_out(std::span<const Gradient> gradients, std::span<float> values,
+                         ValueType transport, const Call& call) {
+  Impl& my = *impl_;
+  my.check_call(gradients);
+  std::size_t total = 0;
+  for (const Gradient& gradient : gradients) total += gradient.values.size();
+  if (values.size() != total) {
+    throw Error(ErrorCode::shape_mismatch, "compress", "values",
+                fmt::format("room for {} elements, the gradients have {}", values.size(), total));
+  }
+  std::fill(values.begin(), values.end(), 0.0f);
+  my.run(gradients, call, values);
+  for (const Job& job : my.jobs) {
+    const std::size_t bytes = wire::value_bytes(transport, job.gradient.size());
+    my.stats[job.tensor].frame = {.tensor = static_cast<std::uint32_t>(job.tensor),
+                                  .elements = job.gradient.size(),
+                                  .entries = job.gradient.size(),
+                                  .value_type = transport,
+                                  .coding = IndexCoding::dense,
+                                  .bytes = bytes,
+                                  .value_bytes = bytes};
+  }
 }
 
 void Compressor::commit() {

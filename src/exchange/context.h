@@ -84,6 +84,8 @@ struct Bucket::Impl {
   /// Sums of tensors that went densely, end to end.
   std::vector<std::size_t> dense_tensors;
   std::vector<float> dense_sum;
+  /// What rounding took from them, if anything; it goes back into the residual at the commit.
+  std::vector<float> dense_errors;
 
   std::vector<exchange::ResidualRange> ranges;
   std::vector<exchange::ResidualError> errors;

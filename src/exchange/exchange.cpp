@@ -316,6 +316,11 @@ void Exchange::commit(std::span<Bucket> buckets, std::span<const std::span<float
     for (const ResidualError& error : bucket.impl->errors) {
       state.residual(error.tensor)[error.index] += error.value;
     }
+    if (bucket.impl->dense_errors.empty()) continue;
+    std::size_t at = 0;
+    for (const std::size_t tensor : bucket.impl->dense_tensors) {
+      for (float& v : state.residual(tensor)) v += bucket.impl->dense_errors[at++];
+    }
   }
   impl_->compressor.commit();
   const int every = impl_->options.check_parameters_every;

@@ -49,8 +49,7 @@ class ImageTask : public Task {
         data_(open_images(settings, crop_size(settings))),
         order_(data_.train->count(), settings.seed),
         model_(make_model(settings, data_)),
-        batch_(batch_of_worker(settings, place)),
-        dropout_(settings.model == "alexnet" || settings.model == "vgg16") {
+        batch_(batch_of_worker(settings, place)) {
     require_examples(data_.train->count(), place, "images to train with");
     if (settings.model == "cnn" &&
         (data_.height != 28 || data_.width != 28 || data_.channels != 1)) {
@@ -62,7 +61,6 @@ class ImageTask : public Task {
   torch::nn::Module& model() override { return *model_.module; }
   MetricInfo metric() const override { return {"top-1 accuracy", "%", true}; }
   std::vector<std::string> facts() const override { return {data_.what}; }
-  bool has_dropout() const override { return dropout_; }
   std::int64_t positions() const override { return data_.train->count(); }
   std::int64_t positions_of_step() const override { return batch_ * place_.workers; }
 
@@ -152,7 +150,6 @@ class ImageTask : public Task {
   ShuffledOrder order_;
   ImageModel model_;
   std::int64_t batch_;
-  bool dropout_;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr const char* kCommon = R"({
   "preset": "full", "data": "", "train": "", "valid": "", "test": "", "unit": "words",
   "vocabulary": 0, "examples": 0, "image-size": 0, "max-seconds": 0, "strict": false,
-  "hidden": 1500, "layers": 2, "rnn": "lstm", "channels": 32, "tied": true, "dropout": 0,
+  "hidden": 1500, "layers": 2, "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
   "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
   "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "values": "fp16", "dense-values": "fp32",
@@ -34,28 +34,22 @@ constexpr const char* kCifar = R"({"epochs": 164, "lr": 0.1, "lr-schedule": "ste
   "weight-decay": 0.0001, "warmup-epochs": 4})";
 
 // The well-known word language model; vanilla SGD, so that momentum correction has nothing to do.
-constexpr const char* kPtb = R"({"hidden": 1500, "layers": 2, "dropout": 0.65, "epochs": 40,
-  "batch": 20, "bptt": 35, "lr": 20, "lr-schedule": "plateau:4", "momentum": 0, "clip-norm": 0.25,
-  "warmup-epochs": 1})";
+constexpr const char* kLanguageModel = R"({"hidden": 1500, "layers": 2, "dropout": 0.65, "lr": 20,
+  "lr-schedule": "plateau:4", "momentum": 0, "clip-norm": 0.25})";
+constexpr const char* kText = R"({"epochs": 40, "batch": 20})";
 constexpr const char* kSmallText = R"({"hidden": 128, "dropout": 0, "epochs": 2,
   "warmup-epochs": 0.5, "examples": 400000})";
 
 // Deep Speech 2.
-constexpr const char* kSpeech = R"({"hidden": 800, "layers": 5, "rnn": "lstm", "epochs": 70,
-  "batch": 20, "lr": 0.0003, "lr-schedule": "anneal:1.1", "momentum": 0.9, "nesterov": true,
-  "clip-norm": 400, "warmup-epochs": 1})";
+constexpr const char* kDeepSpeech = R"({"hidden": 800, "layers": 5, "rnn": "lstm", "lr": 0.0003,
+  "lr-schedule": "anneal:1.1", "momentum": 0.9, "nesterov": true, "clip-norm": 400})";
+constexpr const char* kSpeech = R"({"epochs": 70, "batch": 20})";
 constexpr const char* kSmallSpeech = R"({"hidden": 96, "layers": 2, "rnn": "gru", "channels": 4,
   "epochs": 15, "batch": 16, "lr": 0.006, "lr-schedule": "cosine", "max-seconds": 8,
   "warmup-epochs": 1})";
 
-// Settings of one model in any recipe that trains it.
-const std::vector<std::pair<std::string, const char*>> kOfModel = {
-    {"alexnet", R"({"lr": 0.01, "weight-decay": 0.0005})"},
-    {"vgg16", R"({"lr": 0.01, "weight-decay": 0.0005})"},
-    {"lstm", R"({"lr-schedule": "plateau:4", "lr": 20, "momentum": 0, "clip-norm": 0.25,
-                 "batch": 20, "dropout": 0.65})"},
-    {"deepspeech", kSpeech},
-};
+// AlexNet and VGG have no batch normalisation: a lower rate.
+constexpr const char* kWithoutNorm = R"({"lr": 0.01, "weight-decay": 0.0005})";
 
 std::vector<Recipe> make_recipes() {
   return {
@@ -65,21 +59,24 @@ std::vector<Recipe> make_recipes() {
        "fashion-mnist",
        "not in the paper",
        R"({"epochs": 15, "lr": 0.05, "lr-schedule": "cosine"})",
-       R"({"epochs": 4, "warmup-epochs": 1.5})"},
+       R"({"epochs": 4, "warmup-epochs": 1.5})",
+       {{"resnet20", R"({"lr": 0.1, "weight-decay": 0.0001})"}}},
       {"text",
        "a language model on the King James Bible or any text",
        {"lstm"},
        "bible",
        "not in the paper",
-       kPtb,
-       kSmallText},
+       kText,
+       kSmallText,
+       {{"lstm", kLanguageModel}}},
       {"speech",
        "speech recognition on Asterisk's prompts, or a manifest of your own",
        {"deepspeech"},
        "asterisk",
        "not in the paper",
        kSpeech,
-       kSmallSpeech},
+       kSmallSpeech,
+       {{"deepspeech", kDeepSpeech}}},
       {"cifar10",
        "CIFAR-10: 60,000 colour images of 32 x 32",
        {"resnet110", "resnet56", "resnet20", "resnet8"},
@@ -95,29 +92,33 @@ std::vector<Recipe> make_recipes() {
        "ResNet-50: 75.96 % dense, 76.15 % DGC, 277x; AlexNet: 58.17 / 58.20 %, 597x",
        R"({"epochs": 90, "batch": 256, "lr": 0.1, "lr-schedule": "step:0.1@30,60,80",
            "weight-decay": 0.0001, "warmup-epochs": 4, "loaders": 2})",
-       R"({"epochs": 2, "batch": 32, "image-size": 64, "warmup-epochs": 0.5})"},
+       R"({"epochs": 2, "batch": 32, "image-size": 64, "warmup-epochs": 0.5})",
+       {{"alexnet", kWithoutNorm}, {"vgg16", kWithoutNorm}}},
       {"ptb",
        "a language model on the Penn Treebank",
        {"lstm"},
        "ptb",
        "2 x 1500: perplexity 72.30 dense, 72.24 DGC, 462x",
-       kPtb,
-       kSmallText},
+       kText,
+       kSmallText,
+       {{"lstm", kLanguageModel}}},
       {"an4",
        "speech recognition on CMU's AN4",
        {"deepspeech"},
        "an4",
        "5 x 800 LSTM: WER 14.1 % dense, 12.9 % DGC",
        kSpeech,
-       kSmallSpeech},
+       kSmallSpeech,
+       {{"deepspeech", kDeepSpeech}}},
       {"librispeech",
        "speech recognition on LibriSpeech",
        {"deepspeech"},
        "librispeech",
        "7 x 1200 GRU: WER 9.45 % dense, 9.06 % DGC (clean), 608x",
-       R"({"hidden": 1200, "layers": 7, "rnn": "gru", "epochs": 70, "batch": 20, "lr": 0.0003,
-           "lr-schedule": "anneal:1.1", "nesterov": true, "clip-norm": 400, "warmup-epochs": 1})",
-       kSmallSpeech},
+       kSpeech,
+       kSmallSpeech,
+       {{"deepspeech", kDeepSpeech},
+        {"deepspeech", R"({"hidden": 1200, "layers": 7, "rnn": "gru"})"}}},
       {"synthetic",
        "any model on generated data, to measure speed and sizes",
        {"cnn", "resnet8", "resnet20", "resnet56", "resnet110", "alexnet", "resnet50", "vgg16",
@@ -125,17 +126,17 @@ std::vector<Recipe> make_recipes() {
        "",
        "",
        R"({"batch": 32, "epochs": 1, "examples": 1024})",
-       "{}"},
+       "{}",
+       {{"alexnet", kWithoutNorm},
+        {"vgg16", kWithoutNorm},
+        {"lstm", kLanguageModel},
+        {"deepspeech", kDeepSpeech}}},
   };
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& problem,
                          const std::string& hint = {}) {
   throw Error(ErrorCode::invalid_argument, "train", "--" + name, problem, hint);
-}
-
-void merge(Settings& settings, const char* text, const std::string& source) {
-  apply(settings, json::parse(text), source);
 }
 
 std::string given_or(const json& given, const char* name, const std::string& otherwise) {
@@ -180,6 +181,7 @@ void check_together(const Settings& s, const json& given) {
   }
   const bool any_size = s.model == "resnet50" || s.model == "alexnet" || s.model == "vgg16";
   if (s.image_size > 0 && !any_size) refuse("image-size", "these images have one size already");
+  if (s.convolutions > 3) refuse("convolutions", fmt::format("{} is not 2 or 3", s.convolutions));
   LrSchedule::parse(s.lr_schedule);
   modes_of(s);
 }
@@ -208,6 +210,10 @@ Family family_of(const std::string& model) {
   return Family::images;
 }
 
+bool has_dropout(const Settings& settings) {
+  return settings.dropout > 0.0 || settings.model == "alexnet" || settings.model == "vgg16";
+}
+
 bool concerns(const std::string& setting, Family family) {
   static const std::vector<std::pair<std::string, std::vector<Family>>> kOnlyFor = {
       {"train", {Family::text, Family::speech}},
@@ -220,6 +226,7 @@ bool concerns(const std::string& setting, Family family) {
       {"hidden", {Family::text, Family::speech}},
       {"layers", {Family::text, Family::speech}},
       {"rnn", {Family::speech}},
+      {"convolutions", {Family::speech}},
       {"channels", {Family::speech}},
       {"tied", {Family::text}},
       {"dropout", {Family::text}},
@@ -253,16 +260,10 @@ Settings resolve(const json& given) {
            fmt::format("it has {}", fmt::join(recipe.models, ", ")));
   }
   Settings settings;
-  merge(settings, kCommon, "common settings");
-  for (const auto& [name, text] : kOfModel) {
-    if (name == model && recipe.name == "synthetic") merge(settings, text, name);
-  }
-  merge(settings, recipe.settings.c_str(), recipe.name);
-  for (const auto& [name, text] : kOfModel) {
-    if (name == model && recipe.name == "imagenet") merge(settings, text, name);
-  }
-  if (recipe.name == "fashion" && model == "resnet20") {
-    apply(settings, {{"lr", 0.1}, {"weight-decay", 1e-4}}, recipe.name);
+  apply(settings, json::parse(kCommon), "common settings");
+  apply(settings, json::parse(recipe.settings), recipe.name);
+  for (const auto& [name, text] : recipe.of_models) {
+    if (name == model) apply(settings, json::parse(text), name);
   }
   if (preset == "small") apply(settings, small, recipe.name);
   apply(settings, given, "settings");

@@ -4,6 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train/settings.h"
@@ -20,6 +21,8 @@ struct Recipe {
   std::string paper;                ///< its figures, one line
   std::string settings;             ///< JSON: what differs from common_settings()
   std::string small;                ///< JSON: what --preset small changes beside
+  /// JSON: what differs for some of the models, beside.
+  std::vector<std::pair<std::string, std::string>> of_models = {};
 };
 std::span<const Recipe> recipes();
 
@@ -28,6 +31,9 @@ const Recipe& recipe_named(const std::string& name);
 
 /// What a model is trained on, whatever the recipe.
 Family family_of(const std::string& model);
+
+/// Whether training draws from libtorch's generator, which belongs to the process.
+bool has_dropout(const Settings& settings);
 
 /// Whether a setting means anything to a family: text has no image size.
 bool concerns(const std::string& setting, Family family);

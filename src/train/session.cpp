@@ -150,7 +150,7 @@ SessionOutcome run_session(Group& group, const Session& session, Console& consol
     stopped = outcome.stopped;
     if (stopped) break;
   }
-  SessionOutcome outcome{.stopped = stopped, .summary = {}};
+  SessionOutcome outcome{.stopped = stopped, .summary = {}, .run = {}};
   if (!first) return outcome;
   // In the order that was asked for, also after a continuation.
   ordered_json ordered = ordered_json::object();
@@ -159,8 +159,8 @@ SessionOutcome run_session(Group& group, const Session& session, Console& consol
   }
   outcome.summary = summary_of(session, common, ordered, !stopped);
   write_json(session.folder / kSummaryFile, outcome.summary);
-  const Run run = read_run(session.folder);
-  write_report(std::span(&run, 1), session.folder / kReportFile);
+  outcome.run = read_run(session.folder);
+  write_report(std::span(&outcome.run, 1), session.folder / kReportFile);
   return outcome;
 }
 

@@ -8,6 +8,7 @@
 
 #include "dgc/group.h"
 #include "train/console.h"
+#include "train/report/run.h"
 #include "train/settings.h"
 
 namespace dgc::train {
@@ -22,7 +23,9 @@ struct Session {
 
 struct SessionOutcome {
   bool stopped = false;
-  nlohmann::ordered_json summary;  ///< as in summary.json, on rank 0
+  // On rank 0:
+  nlohmann::ordered_json summary;  ///< as in summary.json
+  Run run;                         ///< as the report shows it
 };
 
 /// A collective call; ranks that were given other settings are found out. Rank 0's folder has the

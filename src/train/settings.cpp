@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/file.h"
 #include "base/nearest.h"
 #include "dgc/error.h"
 
@@ -44,6 +44,7 @@ std::vector<Field> make_fields() {
       {"hidden", &S::hidden, "Model", "units of each recurrent layer", {}, 1},
       {"layers", &S::layers, "Model", "recurrent layers", {}, 1},
       {"rnn", &S::rnn, "Model", "of speech models", {"lstm", "gru"}},
+      {"convolutions", &S::convolutions, "Model", "of speech models, 2 or 3", {}, 2},
       {"channels", &S::channels, "Model", "of the convolutions of speech models", {}, 1},
       {"tied", &S::tied, "Model", "embedding and output layer of language models are one tensor"},
       {"dropout", &S::dropout, "Model", "probability, in language models"},
@@ -76,7 +77,7 @@ std::vector<Field> make_fields() {
        &S::dense_values,
        "Compression",
        "how tensors of one dimension travel, in mode dgc",
-       {"fp32", "fp16", "bf16"}},
+       {"fp32", "fp16", "bf16", "int8", "sign"}},
       {"algorithm",
        &S::algorithm,
        "Compression",
@@ -189,13 +190,10 @@ void apply(Settings& settings, const json& given, const std::string& source) {
 }
 
 json read_settings_file(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  std::stringstream text;
-  if (!stream || !(text << stream.rdbuf())) {
-    throw Error(ErrorCode::io, "--config", file.string(), "cannot be read");
-  }
+  const MappedFile mapped(file);
+  const auto* const text = reinterpret_cast<const char*>(mapped.contents().data());
   try {
-    return json::parse(text.str());
+    return json::parse(text, text + mapped.contents().size());
   } catch (const json::parse_error& error) {
     // Its message has line and column.
     refuse("--config", file.string(), error.what());

@@ -20,7 +20,7 @@ struct Settings {
   double max_seconds = 0.0;
   bool strict = false;
 
-  std::int64_t hidden = 0, layers = 0, channels = 0;
+  std::int64_t hidden = 0, layers = 0, convolutions = 0, channels = 0;
   std::string rnn;
   bool tied = false;
   double dropout = 0.0;

@@ -54,6 +54,7 @@ class SpeechTask : public Task {
                                 .layers = settings.layers,
                                 .labels = Alphabet::size(),
                                 .gru = settings.rnn == "gru",
+                                .convolutions = settings.convolutions,
                                 .channels = settings.channels})) {
     require_examples(source_.count(Part::train), place, "utterances to train with");
   }

@@ -73,8 +73,6 @@ class Task {
   virtual MetricInfo metric() const = 0;
   /// One line each: the data, the model's size, files that were left out.
   virtual std::vector<std::string> facts() const = 0;
-  /// Whether training draws from libtorch's generator, which belongs to the process.
-  virtual bool has_dropout() const { return false; }
 
   /// Positions in an epoch, and how many of them a step takes: images and utterances, or rows of
   /// text. Of all workers together.

@@ -96,7 +96,6 @@ class TextTask : public Task {
                         corpus_.train.size(), corpus_.valid.size(), corpus_.test.size(),
                         settings_.unit, corpus_.vocabulary.size())};
   }
-  bool has_dropout() const override { return settings_.dropout > 0.0; }
   // The last row has nothing after it to predict.
   std::int64_t positions() const override { return rows_ - 1; }
   std::int64_t positions_of_step() const override { return settings_.bptt; }

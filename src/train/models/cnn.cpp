@@ -31,8 +31,8 @@ torch::Tensor CnnImpl::forward(torch::Tensor x) {
   // Pooling first: the maximum of what ReLU leaves is ReLU of the maximum, at a quarter of the
   // cost.
   x = torch::max_pool2d(conv1_(x), 2).relu_();
-  x = conv2_(x).relu_();
-  x = torch::max_pool2d(conv3_(x), 2).relu_();
+  x = torch::max_pool2d(conv2_(x), 2).relu_();
+  x = conv3_(x).relu_();
   x = fc1_(x.flatten(1)).relu_();
   return fc2_(x);
 }

@@ -7,7 +7,7 @@
 
 namespace dgc::train {
 
-/// Images (batch, 1, 28, 28) to logits (batch, classes): conv, pool, conv, conv, pool, fc, fc.
+/// Images (batch, 1, 28, 28) to logits (batch, classes): conv, pool, conv, pool, conv, fc, fc.
 /// Neither batch normalisation nor dropout: with one thread each, runs repeat bit for bit.
 /// forward throws Error(shape_mismatch) for other images.
 class CnnImpl : public torch::nn::Module {

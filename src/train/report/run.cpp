@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "dgc/error.h"
+#include "train/run_folder.h"
 
 namespace dgc::train {
 namespace {
@@ -146,7 +147,7 @@ Mode& mode_of(Run& run, const std::string& name) {
 }
 
 void read_mode(const fs::path& folder, Mode& mode, std::vector<std::string>& notes) {
-  const fs::path curves = folder / "metrics.jsonl";
+  const fs::path curves = folder / kMetricsFile;
   if (fs::exists(curves)) {
     Metrics metrics = read_metrics(curves);
     mode.steps = std::move(metrics.steps);
@@ -159,7 +160,7 @@ void read_mode(const fs::path& folder, Mode& mode, std::vector<std::string>& not
   } else {
     notes.push_back(fmt::format("{}/metrics.jsonl is missing: no curves", mode.name));
   }
-  const fs::path tensors = folder / "tensors.json";
+  const fs::path tensors = folder / kTensorsFile;
   if (fs::exists(tensors)) {
     mode.tensors = read_tensors(tensors);
   } else {
@@ -178,7 +179,7 @@ void read_modes(Run& run) {
   std::map<std::string, fs::path> folders;
   for (const auto& entry : fs::directory_iterator(run.folder)) {
     if (entry.is_directory() &&
-        (fs::exists(entry.path() / "metrics.jsonl") || fs::exists(entry.path() / "tensors.json"))) {
+        (fs::exists(entry.path() / kMetricsFile) || fs::exists(entry.path() / kTensorsFile))) {
       folders[entry.path().filename().string()] = entry.path();
     }
   }
@@ -224,8 +225,8 @@ Run read_run(const fs::path& folder) {
   // "runs/a/" and "." have no last part of their own.
   const fs::path whole = fs::absolute(folder).lexically_normal();
   run.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
-  run.config = read_json(folder / "config.json", json::value_t::object);
-  run.summary = read_json(folder / "summary.json", json::value_t::object);
+  run.config = read_json(folder / kConfigFile, json::value_t::object);
+  run.summary = read_json(folder / kSummaryFile, json::value_t::object);
   const json& about = run.summary.is_null() ? json::object() : run.summary;
   run.metric_name = text(about, "metric_name", run.metric_name);
   run.metric_unit = text(about, "metric_unit");

@@ -1,0 +1,121 @@
+// dgc sizes: the messages of the paper's models, beside the paper's own figures.
+#include "train/sizes.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "output.h"
+
+namespace dgc::app {
+namespace {
+
+using train::ModelSizes;
+using train::PaperModel;
+
+struct Arguments {
+  std::vector<std::string> models;
+  int steps = 3;
+  bool as_json = false;
+  bool quiet = false;
+};
+
+nlohmann::ordered_json to_json(const ModelSizes& sizes, const PaperModel& model) {
+  nlohmann::ordered_json json = {{"model", sizes.name},
+                                 {"parameters", sizes.parameters},
+                                 {"one_dimensional_parameters", sizes.dense_parameters},
+                                 {"dense_bytes", sizes.dense_bytes},
+                                 {"paper_format_bytes", sizes.paper_bytes},
+                                 {"paper_ratio", sizes.ratio(sizes.paper_bytes)},
+                                 {"rice_fp16_bytes", sizes.rice_fp16_bytes},
+                                 {"rice_fp16_ratio", sizes.ratio(sizes.rice_fp16_bytes)},
+                                 {"rice_fp16_dense_int8_bytes", sizes.quantised_bytes},
+                                 {"rice_fp16_dense_int8_ratio", sizes.ratio(sizes.quantised_bytes)},
+                                 {"best_format", "rice, sign values, sign for one dimension"},
+                                 {"best_bytes", sizes.best_bytes},
+                                 {"best_ratio", sizes.ratio(sizes.best_bytes)},
+                                 {"published_ratio", nullptr}};
+  if (model.paper_ratio > 0.0) json["published_ratio"] = model.paper_ratio;
+  if (!model.note.empty()) json["note"] = model.note;
+  return json;
+}
+
+std::string mebibytes(std::uint64_t bytes) {
+  return fmt::format("{:.{}f}", static_cast<double>(bytes) / (1 << 20), bytes < (1 << 24) ? 3 : 2);
+}
+
+void print_table(const std::vector<ModelSizes>& all) {
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "parameters", "1-dim.", "dense, MiB", "paper's format", "ratio", "published",
+       "rice + fp16", "ratio", "1-dim. int8", "all signs"}};
+  std::string notes;
+  for (const ModelSizes& sizes : all) {
+    const PaperModel& model = train::paper_model(sizes.name);
+    rows.push_back({sizes.name, grouped(sizes.parameters), grouped(sizes.dense_parameters),
+                    mebibytes(sizes.dense_bytes), mebibytes(sizes.paper_bytes),
+                    fmt::format("{:.1f}", sizes.ratio(sizes.paper_bytes)),
+                    model.paper_ratio > 0.0 ? fmt::format("{:.0f}", model.paper_ratio) : "-",
+                    mebibytes(sizes.rice_fp16_bytes),
+                    fmt::format("{:.0f}", sizes.ratio(sizes.rice_fp16_bytes)),
+                    fmt::format("{:.0f}", sizes.ratio(sizes.quantised_bytes)),
+                    fmt::format("{:.0f}", sizes.ratio(sizes.best_bytes))});
+    if (!model.note.empty()) notes += fmt::format("\n{}: {}", sizes.name, model.note);
+  }
+  fmt::print("{}{}\n", table(rows), notes);
+}
+
+void run(const Arguments& arguments) {
+  std::vector<const PaperModel*> models;
+  for (const std::string& name : arguments.models) models.push_back(&train::paper_model(name));
+  if (models.empty()) {
+    for (const PaperModel& model : train::paper_models()) models.push_back(&model);
+  }
+  std::vector<ModelSizes> all;
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  {
+    Progress progress("sizes", models.size() * static_cast<std::size_t>(arguments.steps),
+                      arguments.quiet);
+    for (const PaperModel* model : models) {
+      all.push_back(train::measure_sizes(*model, arguments.steps, [&] { progress.advance(); }));
+      json.push_back(to_json(all.back(), *model));
+    }
+  }
+  if (arguments.as_json) {
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    print_table(all);
+  }
+}
+
+}  // namespace
+
+void add_sizes(CLI::App& app) {
+  auto* command = app.add_subcommand("sizes", "Measure the messages of the paper's models");
+  std::string names;
+  for (const PaperModel& model : train::paper_models()) {
+    names += (names.empty() ? "" : ", ") + model.name;
+  }
+  command->footer(
+      "Builds each full-size model, trains a few steps on generated data at 99.9 %, and measures "
+      "the\n"
+      "message of the last: in the paper's format (16-bit runs and fp32, tensors of one dimension\n"
+      "whole), as `dgc train` sends it (Rice-coded gaps and fp16), the same with tensors of one\n"
+      "dimension as int8 (`--dense-values int8`), and with signs everywhere (`--values sign\n"
+      "--dense-values sign`). All of them takes some minutes and 6 GiB.\n\n"
+      "Examples:\n"
+      "  dgc sizes\n"
+      "  dgc sizes ResNet-50 PTB\n"
+      "  dgc sizes --json > sizes.json");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("MODEL", arguments->models, "Which (default: all): " + names);
+  command->add_option("--steps", arguments->steps, "Of training, for each model")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  command->add_flag("--json", arguments->as_json, "Print a JSON array");
+  command->add_flag("-q,--quiet", arguments->quiet, "No progress on stderr");
+  command->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace dgc::app

@@ -1,0 +1,161 @@
+// The parts of a Compressor, shared by compressor.cpp (the pass over gradients) and deliver.cpp
+// (what becomes of the selection).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/parallel.h"
+#include "compress/kernels.h"
+#include "compress/select.h"
+#include "dgc/compressor.h"
+
+namespace dgc::compress {
+
+struct Piece {
+  std::size_t slot;  // position in this call's list of gradients
+  std::size_t begin;
+  std::size_t count;
+};
+
+/// What restore() puts back. For tensors sent whole only v changes, and `indices` is empty.
+struct Undo {
+  std::vector<std::uint32_t> indices;
+  std::vector<float> velocity;
+  std::vector<float> residual;
+  bool pending = false;
+};
+
+/// Everything about a tensor that lives from step to step, beside State.
+struct Slot {
+  CarriedThreshold carried;
+  Undo undo;
+  bool accumulated = false;
+  std::vector<std::byte> frame;  // of this step, until the message is assembled
+};
+
+/// One tensor of the current call.
+struct Job {
+  std::size_t tensor = 0;
+  std::span<const float> gradient;
+  bool laid_out = false;  // in `target`; otherwise a frame is made
+  std::span<float> target;
+  std::size_t k = 0;
+  bool whole = false;
+  std::uint32_t threshold = kNoCandidates;
+  std::size_t first_piece = 0;
+  std::size_t pieces = 0;
+  std::size_t limit = 0;  // candidates beyond which collecting is given up
+  std::atomic<std::size_t> collected{0};
+  std::atomic<std::size_t> nonfinite{kAllFinite};  // lowest index seen
+
+  Job() = default;
+  Job(Job&& other) noexcept
+      : tensor(other.tensor),
+        gradient(other.gradient),
+        laid_out(other.laid_out),
+        target(other.target),
+        k(other.k),
+        whole(other.whole),
+        threshold(other.threshold),
+        first_piece(other.first_piece),
+        pieces(other.pieces),
+        limit(other.limit) {}
+};
+
+/// Memory of one thread, kept between calls.
+struct Scratch {
+  std::vector<Candidate> block = std::vector<Candidate>(kKernelBlock);
+  std::vector<std::uint32_t> magnitudes;
+  std::vector<std::uint32_t> histogram;
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::vector<float> decoded;
+  double select_seconds = 0.0;  // of this thread, in the current call
+  double encode_seconds = 0.0;
+};
+
+}  // namespace dgc::compress
+
+namespace dgc {
+
+struct Compressor::Impl {
+  State& state;
+  CompressOptions options;
+  compress::Rule rule;
+  const compress::Kernels& kernels;
+  ThreadPool pool;
+  std::vector<compress::Scratch> scratch;
+  std::vector<compress::Slot> slots;
+  std::vector<TensorStats> stats;
+  std::vector<compress::Job> jobs;
+  std::vector<compress::Piece> pieces;
+  std::vector<std::vector<compress::Candidate>> candidates;  // by piece
+  double clip_factor = 1.0;
+  Seconds seconds;
+  bool step_open = false;  // something was compressed since the last commit or restore
+
+  Impl(State& s, CompressOptions o)
+      : state(s),
+        options(std::move(o)),
+        rule(options.momentum == 0.0f ? compress::Rule::plain
+             : options.nesterov       ? compress::Rule::nesterov
+                                      : compress::Rule::heavy_ball),
+        kernels(compress::active_kernels()),
+        pool(options.threads),
+        scratch(static_cast<std::size_t>(options.threads)),
+        slots(state.tensors().size()),
+        stats(state.tensors().size()) {}
+
+  const TensorSpec& spec(std::size_t tensor) const { return state.tensors()[tensor]; }
+
+  std::size_t k_of(std::size_t tensor) const {
+    const std::uint64_t elements = spec(tensor).elements();
+    if (spec(tensor).dense) return elements;
+    return entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), elements);
+  }
+  ValueType values_of(bool whole) const { return whole ? options.dense_values : options.values; }
+
+  std::size_t frame_bound_of(std::size_t tensor) const {
+    const std::uint64_t elements = spec(tensor).elements();
+    const std::size_t k = k_of(tensor);
+    return frame_bound(elements, k, values_of(k == elements), coding_of(k == elements));
+  }
+  /// Tensors sent whole ignore a sparse coding that the user asked for: dense is what "whole"
+  /// means.
+  IndexCoding coding_of(bool whole) const {
+    return whole ? IndexCoding::automatic : options.indices;
+  }
+
+  void check_gradients(std::span<const Gradient> gradients) const;
+  void check_call(std::span<const Gradient> gradients) const;
+  void check_room(std::span<const Gradient> gradients, std::size_t room) const;
+  double norm(std::span<const Gradient> gradients);
+  float scale_for(std::span<const Gradient> gradients, const Call& call);
+  void plan(std::span<const Gradient> gradients);
+  void guess_threshold(compress::Job& job, float scale, compress::Scratch& mine) const;
+  void accumulate_piece(std::size_t piece, float scale, compress::Scratch& mine);
+  void throw_if_nonfinite() const;
+  std::uint32_t reselect(const compress::Job& job, compress::Scratch& mine);
+  void select_sparse(compress::Job& job, compress::Scratch& mine);
+  void check_finite(const compress::Job& job, std::span<const float> values,
+                    std::span<const std::uint32_t> indices) const;
+  /// Accumulates, selects and delivers each tensor: to its frame, or to its part of `values`, where
+  /// there are any.
+  void run(std::span<const Gradient> gradients, const Call& call,
+           std::optional<std::span<float>> values);
+
+  // deliver.cpp: the selection becomes a frame, or is laid out in job.target; then it leaves v and
+  // u, and is remembered until the commit.
+  void deliver_sparse(const compress::Job& job, compress::Scratch& mine);
+  void deliver_whole(const compress::Job& job, compress::Scratch& mine);
+  void take_out(const compress::Job& job, const compress::Scratch& mine);
+  void finish_job(compress::Job& job, compress::Scratch& mine);
+  void roll_back(std::size_t tensor) noexcept;
+};
+
+}  // namespace dgc

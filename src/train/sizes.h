@@ -1,0 +1,44 @@
+// How large the messages of the paper's models are: table 3 of the paper, measured.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace dgc::train {
+
+/// A full-size model, and what the paper says of it.
+struct PaperModel {
+  std::string name;          ///< "ResNet-50"
+  std::string settings;      ///< of recipe `synthetic`, JSON
+  double paper_ratio = 0.0;  ///< 0: the paper gives none
+  std::string note = {};     ///< where ours is not the paper's, and why
+};
+std::span<const PaperModel> paper_models();
+/// Throws Error(invalid_argument) with the nearest name.
+const PaperModel& paper_model(std::string_view name);
+
+/// Bytes that a worker emits in a step.
+struct ModelSizes {
+  std::string name;
+  std::uint64_t parameters = 0;
+  std::uint64_t dense_parameters = 0;  ///< in tensors of one dimension, which are sent whole
+  std::uint64_t dense_bytes = 0;       ///< 4 for each parameter
+  std::uint64_t paper_bytes = 0;       ///< 16-bit runs and fp32; tensors of one dimension as fp32
+  std::uint64_t rice_fp16_bytes = 0;   ///< `dgc train`'s own
+  std::uint64_t quantised_bytes = 0;   ///< the same, tensors of one dimension as int8
+  std::uint64_t best_bytes = 0;        ///< signs with a scale, everywhere
+
+  double ratio(std::uint64_t bytes) const {
+    return static_cast<double>(dense_bytes) / static_cast<double>(bytes);
+  }
+};
+
+/// Trains `steps` steps on generated data at 99.9 % from the first, with the gradients of one
+/// worker, and measures the message of the last. Every format has its own residuals, so that what
+/// it rounds comes back; the parameters follow the paper's. `progress` is called after each step.
+ModelSizes measure_sizes(const PaperModel& model, int steps, const std::function<void()>& progress);
+
+}  // namespace dgc::train
