@@ -59,7 +59,7 @@ std::vector<Recipe> make_recipes() {
        "fashion-mnist",
        "not in the paper",
        R"({"epochs": 15, "lr": 0.05, "lr-schedule": "cosine"})",
-       R"({"epochs": 4, "warmup-epochs": 1.5})",
+       R"({"epochs": 3, "batch": 64, "warmup-epochs": 1.2})",
        {{"resnet20", R"({"lr": 0.1, "weight-decay": 0.0001})"}}},
       {"text",
        "a language model on the King James Bible or any text",

@@ -1,8 +1,8 @@
 #include "train/sizes.h"
 
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "base/nearest.h"
@@ -45,7 +45,8 @@ class Format {
 Settings settings_of(const PaperModel& model, int steps) {
   nlohmann::json given = nlohmann::json::parse(model.settings);
   given["recipe"] = "synthetic";
-  given["examples"] = given["batch"].get<int>() * steps;
+  // Words, for the language model: rows of `bptt`, and the one that is to be said next.
+  given["examples"] = given["batch"].get<int>() * given.value("bptt", 1) * (steps + 1);
   Settings settings = resolve(given);
   settings.dropout = 0.0;  // the sizes do not depend on it, and two runs give the same
   return settings;
@@ -91,7 +92,9 @@ ModelSizes measure_sizes(const PaperModel& model, int steps,
   std::vector<TensorSpec> specs;
   std::vector<torch::Tensor> parameters;
   std::vector<std::span<float>> targets;
+  std::set<const void*> seen;
   for (const auto& item : task->model().named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;  // tied
     specs.push_back(TensorSpec::of(item.key(), item.value().sizes().vec()));
     parameters.push_back(item.value());
     targets.emplace_back(item.value().data_ptr<float>(), specs.back().elements());
