@@ -41,11 +41,11 @@ class CommandLine(unittest.TestCase):
 
     def test_version_and_help(self) -> None:
         self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
-        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "torch"], ["bench", "wire"]):
+        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "torch"], ["bench", "wire"], ["train"], ["sizes"]):
             text = self.succeeds(*command, "--help")
             self.assertIn("dgc", text)
             if command:
-                self.assertIn("Example:", text, command)
+                self.assertRegex(text, "Examples?:", command)
 
     def test_wrong_usage(self) -> None:
         self.fails(2, says="subcommand is required")
@@ -190,6 +190,23 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
         self.fails(1, *common, "--engine", "mpi", says="mpirun -n 2", env={"OMPI_COMM_WORLD_SIZE": ""})
         self.fails(1, "bench", "exchange", "--workers", "1024", "--elements", "2000000000", says="are free")
+
+    def test_sizes(self) -> None:
+        if "libtorch" not in str(json.loads(self.succeeds("info", "--json"))["integrations"]):
+            return self.fails(1, "sizes", says="is not in this build")
+        models = ["AlexNet", "ResNet-50", "PTB"]
+        results = json.loads(self.succeeds("sizes", *models, "--steps", "2", "--json", "--quiet"))
+        self.assertEqual([r["model"] for r in results], models)
+        self.assertEqual([r["parameters"] for r in results], [60_965_224, 25_557_032, 51_034_000])
+        for r, published in zip(results, (597.7, 276.7, 461.8)):
+            self.assertEqual(r["dense_bytes"], 4 * r["parameters"])
+            self.assertLess(abs(r["paper_ratio"] / published - 1), 0.01, r)
+            self.assertAlmostEqual(r["paper_ratio"], r["dense_bytes"] / r["paper_format_bytes"])
+            self.assertLess(r["paper_ratio"], r["rice_fp16_ratio"])
+            self.assertLess(r["rice_fp16_ratio"], r["rice_fp16_dense_int8_ratio"])
+            self.assertLess(r["rice_fp16_dense_int8_ratio"], r["best_ratio"])
+        self.fails(1, "sizes", "ResNet50", says="did you mean ResNet-50?")
+        self.fails(2, "sizes", "--steps", "0", says="--steps")
 
     def test_bench_torch(self) -> None:
         common = ["bench", "torch", "--model", "cnn", "--batch", "2", "--steps", "2", "--quiet"]

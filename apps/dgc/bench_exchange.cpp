@@ -148,21 +148,22 @@ class Trainer {
   void new_gradients() { current_ = gradients_.next(); }
   Bucket step() { return exchange_.step(current_, parameters_.spans, kAlpha); }
 
+  bool goes_densely(std::size_t tensor, Algorithm algorithm, int workers) {
+    if (algorithm != Algorithm::automatic) return algorithm == Algorithm::dense;
+    const CompressOptions& options = exchange_.compressor().options();
+    const std::uint64_t n = model_[tensor].elements();
+    const exchange::Load load{n, entries_at(options.schedule.ratio_at(0), n)};
+    const ValueType type = load.entries == n ? options.dense_values : options.values;
+    return exchange::dense_is_cheaper(load, type, ExchangeOptions{}.dense_transport, workers);
+  }
+
   /// Bytes of the message of the last step, and elements that went without one.
   nlohmann::json load(Algorithm algorithm, int workers) {
     std::uint64_t frames = 0;
     std::uint64_t dense = 0;
-    const CompressOptions& options = exchange_.compressor().options();
     for (std::size_t t = 0; t < model_.size(); ++t) {
-      const std::uint64_t n = model_[t].elements();
-      const exchange::Load tensor{n, entries_at(options.schedule.ratio_at(0), n)};
-      const ValueType type = tensor.entries == n ? options.dense_values : options.values;
-      const bool densely =
-          algorithm == Algorithm::dense ||
-          (algorithm == Algorithm::automatic &&
-           exchange::dense_is_cheaper(tensor, type, ExchangeOptions{}.dense_transport, workers));
-      if (densely) {
-        dense += n;
+      if (goes_densely(t, algorithm, workers)) {
+        dense += model_[t].elements();
       } else {
         frames += exchange_.compressor().stats()[t].frame.bytes;
       }
@@ -188,7 +189,7 @@ class Trainer {
 
 /// Repeats all ranks' steps here, with compressors of their own, and sums in the order of the
 /// ranks.
-void compare_with_reference(const Trainer& trainer, const Options& options, int workers,
+void compare_with_reference(Trainer& trainer, const Options& options, int workers,
                             Algorithm algorithm) {
   Parameters expected(trainer.model());
   struct Worker {
@@ -208,7 +209,18 @@ void compare_with_reference(const Trainer& trainer, const Options& options, int 
   }
   for (int step = 0; step < kVerifiedSteps; ++step) {
     for (const auto& w : all) {
-      const std::size_t bytes = w->compressor.compress(w->gradients.next(), w->message);
+      std::vector<Gradient> sparse;
+      for (const Gradient& gradient : w->gradients.next()) {
+        if (!trainer.goes_densely(gradient.tensor, algorithm, workers)) {
+          sparse.push_back(gradient);
+          continue;
+        }
+        std::vector<float> values(gradient.values.size());
+        w->compressor.lay_out({&gradient, 1}, values, ValueType::fp32, {});
+        std::vector<float>& sum = expected.tensors[gradient.tensor];
+        for (std::size_t i = 0; i < values.size(); ++i) sum[i] += kAlpha * values[i];
+      }
+      const std::size_t bytes = w->compressor.compress(sparse, w->message);
       decode_add(std::span(w->message).first(bytes), expected.spans, kAlpha);
       w->compressor.commit();
     }
