@@ -28,6 +28,9 @@ HEADER_BYTES = 66
 # What a port of the switch can hold back; beyond it packets are dropped, as in small switches.
 QUEUE_BYTES = 2 << 20
 MTU = 1500
+# Packets are cut into frames of the MTU late, but are handed over in pieces no larger than this: a bucket
+# has to hold a piece, and a full bucket lets its contents through at no cost.
+PIECE_BYTES = 16384
 
 
 class HostsError(Exception):
@@ -73,12 +76,6 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def segment_bytes(rate: float) -> int:
-    """Largest packet that the kernel hands to a link before it is cut into frames: 0.1 ms of the link. Larger
-    ones would need a larger bucket, and a full bucket lets its contents through at no cost."""
-    return int(min(65536, max(MTU, rate / 8 * 1e-4)))
-
-
 class Hosts:
     """`count` hosts with addresses 10.77.0.1 …, `rate` in bit/s each way, None for no limit. `prefix` names the
     namespaces; two sets of hosts at the same time need two prefixes."""
@@ -114,8 +111,10 @@ class Hosts:
         return self
 
     def __exit__(self, *_exception) -> None:
-        # A second Ctrl-C must not leave half of it behind.
+        # A second signal must not leave half of it behind.
         interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_IGN)
         try:
             self._remove()
             for anchor in self._anchors:
@@ -172,19 +171,18 @@ class Hosts:
             # Linux's default, whatever this machine uses: BBR mistakes waiting for a core for the network.
             _command("ip", "-n", name, "route", "replace", "10.77.0.0/24", "dev", "eth0",
                      "src", self.address(host), "congctl", "cubic")
-            if self.rate is not None:
-                self._shape(name, "eth0")
-                self._shape(switch, port)
+            for namespace, device in self._devices(host):
+                _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(PIECE_BYTES))
             self._anchors.append(self.start(host, ["sleep", "infinity"], output=subprocess.DEVNULL))
         # Ports learn and forward at once, but a device comes up asynchronously.
         for host in range(self.count):
             self._wait_until_up(host)
+        if self.rate is not None:
+            self.set_rate(self.rate)
 
-    def _shape(self, namespace: str, device: str) -> None:
-        segment = segment_bytes(self.rate)
-        _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(segment))
-        _command("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
-                 "rate", f"{self.rate:.0f}bit", "burst", str(2 * segment + 200), "limit", str(QUEUE_BYTES))
+    def _devices(self, host: int) -> list[tuple[str, str]]:
+        """Both ends of a host's link: (namespace, device)."""
+        return [(self.name(host), "eth0"), (f"{self.prefix}-switch", f"port{host}")]
 
     def _wait_until_up(self, host: int) -> None:
         for _ in range(100):
@@ -196,6 +194,19 @@ class Hosts:
 
     # Using.
 
+    def set_rate(self, rate: float | None) -> None:
+        """Of all links, in bit/s; None takes the limit away. Also while commands run."""
+        for host in range(self.count):
+            for namespace, device in self._devices(host):
+                if rate is not None:
+                    # Half a millisecond: a timer that is late by more than that costs throughput.
+                    burst = int(max(2 * PIECE_BYTES, rate / 8 * 0.0005))
+                    _command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
+                             "rate", f"{rate:.0f}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
+                elif self.rate is not None:
+                    _command("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
+        self.rate = rate
+
     def start(self, host: int, command: list[str], env: dict[str, str] | None = None, output=None) -> subprocess.Popen:
         """Starts a command on a host. It ends with this process at the latest."""
         return subprocess.Popen(["ip", "netns", "exec", self.name(host), *command],
@@ -204,7 +215,8 @@ class Hosts:
 
     def run(self, command, env=lambda host: {}, timeout: float = 600.0, poll=None, interval: float = 0.01) -> list[Result]:
         """Runs command(host) with env(host) on every host and returns what came of each. When one fails the others
-        have 10 s to notice. `poll()` is called every `interval` seconds while they run."""
+        have 10 s to notice. `poll(pids)` is called every `interval` seconds; when it returns true, it was enough, and
+        the commands are ended (status -9)."""
         deadline = time.monotonic() + timeout
         files = [tempfile.TemporaryFile(mode="w+") for _ in range(self.count)]
         processes = []
@@ -214,8 +226,8 @@ class Hosts:
             while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
                 if any(p.poll() not in (None, 0) for p in processes):
                     deadline = min(deadline, time.monotonic() + 10)
-                if poll is not None:
-                    poll()
+                if poll is not None and poll([p.pid for p in processes]):
+                    break
                 time.sleep(interval)
         finally:
             for p in processes:
