@@ -345,20 +345,9 @@ nlohmann::json measure_plain(Group& group, const Options& options, const std::st
 
 /// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
 double formula_bytes(const std::string& algorithm, double m, double dense, int workers, int hosts) {
-  const double n = workers;
-  if (is_plain(algorithm)) return (n - 1) * 8.0 * dense / n;
-  if (algorithm == "owner") {
-    return 2.0 * (n - 1) * ((m - kMessageOverhead) / n + kMessageOverhead + 8.0);
-  }
-  if (algorithm == "hierarchical") {
-    const double h = hosts;
-    const double l = n / h;
-    return (l - 1) * (4.0 * dense / l + 8.0) + (h - 1) * (m + 8.0) + h * (l - 1) * (m + 8.0);
-  }
-  double bytes = 0.0;
-  if (m > 0.0) bytes += (n - 1) * (m + 8.0);
-  if (dense > 0.0) bytes += (n - 1) * 8.0 * dense / n;
-  return bytes;
+  const bool plain = is_plain(algorithm);
+  return exchange::received_bytes(plain ? Algorithm::dense : parse_algorithm(algorithm),
+                                  plain ? 0.0 : m, dense, workers, hosts);
 }
 
 /// One row from what all ranks saw: the slowest counts, and the one with most traffic.

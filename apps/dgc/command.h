@@ -11,6 +11,7 @@ void add_inspect(CLI::App& app);
 void add_report(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_data(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_train(CLI::App& app);
 void add_sizes(CLI::App& app);
 

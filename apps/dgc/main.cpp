@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   CLI::App app{
       "dgc: train across slow networks by sending 0.1 % of each gradient.\n\n"
       "  dgc train                               train a model on several workers\n"
+      "  dgc plan                                whether it pays on your network, predicted\n"
       "  dgc report RUN...                       what came out of training runs, as a page\n"
       "  dgc data                                data sets for training, and where they are\n"
       "  dgc sizes                               messages of the paper's models, measured\n"
@@ -78,6 +79,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "dgc " DGC_VERSION);
   app.require_subcommand(1);
   dgc::app::add_train(app);
+  dgc::app::add_plan(app);
   dgc::app::add_report(app);
   dgc::app::add_data(app);
   dgc::app::add_sizes(app);

@@ -69,6 +69,36 @@ double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcep
   return 2.0 * n * bits_of(transport) / 8.0 * (workers - 1) / workers;
 }
 
+double received_bytes(Algorithm algorithm, double message, double dense, int workers,
+                      int hosts) noexcept {
+  constexpr double kLength = 8.0;
+  const double n = workers;
+  if (algorithm == Algorithm::owner) {
+    return 2.0 * (n - 1) * ((message - kMessageOverhead) / n + kMessageOverhead + kLength);
+  }
+  if (algorithm == Algorithm::hierarchical) {
+    const double h = hosts;
+    const double l = n / h;
+    return (l - 1) * (4.0 * dense / l + kLength) + (h - 1 + h * (l - 1)) * (message + kLength);
+  }
+  double bytes = 0.0;
+  if (message > 0.0) bytes += (n - 1) * (message + kLength);
+  if (dense > 0.0) bytes += (n - 1) * 8.0 * dense / n;
+  return bytes;
+}
+
+double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
+                     int hosts) noexcept {
+  const double n = workers;
+  if (algorithm == Algorithm::owner) return 4.0 * (n - 1);
+  if (algorithm == Algorithm::hierarchical) {
+    const double h = hosts;
+    const double l = n / h;
+    return 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
+  }
+  return (message ? 2.0 * (n - 1) : 0.0) + (dense ? 2.0 * (n - 1) : 0.0);
+}
+
 bool dense_is_cheaper(const Load& tensor, ValueType values, ValueType transport,
                       int workers) noexcept {
   return workers > 1 &&

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dgc/collectives.h"
+#include "dgc/exchange.h"
 #include "dgc/wire.h"
 
 namespace dgc::exchange {
@@ -25,6 +26,15 @@ std::uint64_t owner_entries(const Load& tensor, std::uint64_t range) noexcept;
 /// Bytes that a worker receives for one tensor, predicted alike on every rank.
 double allgather_bytes(const Load& tensor, ValueType values, int workers) noexcept;
 double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcept;
+
+/// Bytes that a worker receives in a whole exchange (docs/exchange.md, "Algorithms"): `message` are
+/// those of a worker's message (of its share, under hierarchical), `dense` the elements that go
+/// densely as fp32.
+double received_bytes(Algorithm algorithm, double message, double dense, int workers,
+                      int hosts) noexcept;
+/// Messages that a worker sends for it, lengths included.
+double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
+                     int hosts) noexcept;
 
 /// Whether the dense algorithm is predicted to be the cheaper one for this tensor.
 bool dense_is_cheaper(const Load& tensor, ValueType values, ValueType transport,

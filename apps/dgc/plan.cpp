@@ -1,0 +1,301 @@
+// dgc plan: whether compression pays, and which way, before anything is bought or rewritten.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "command.h"
+#include "dgc/error.h"
+#include "dgc/exchange.h"
+#include "output.h"
+#include "plan/advice.h"
+#include "plan/chart.h"
+#include "plan/costs_file.h"
+#include "plan/quantity.h"
+#include "plan_measure.h"
+
+namespace dgc::app {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+struct Options {
+  std::string model, compute, latency = "50us", inside = "100Gbps", values = "fp16";
+  std::string algorithm, costs, chart;
+  std::vector<std::string> bandwidths = {"1Gbps"};
+  std::vector<std::string> nodes = {"2", "4", "8", "16", "32", "64"};
+  std::string parameters, one_dimensional, ratio = "0.001", workers_per_node = "1", shared_cores;
+  bool measure = false, as_json = false;
+  std::string batch = "32";
+};
+
+/// What comes of one bandwidth and one number of nodes.
+struct Plan {
+  double bandwidth;
+  int nodes;
+  std::vector<plan::Prediction> predictions;
+  plan::Advice advice;
+};
+
+[[noreturn]] void refuse(const std::string& subject, const std::string& problem,
+                         const std::string& hint) {
+  throw Error(ErrorCode::invalid_argument, "plan", subject, problem, hint);
+}
+
+template <typename Number>
+Number parse_number(const std::string& option, const std::string& text, Number low, Number high) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  if (!whole || !(value >= low && value <= high)) {
+    refuse(fmt::format("{} '{}'", option, text), whole ? "is out of range" : "is no such number",
+           fmt::format("from {} to {}", low, high));
+  }
+  return value;
+}
+
+plan::Workload workload_of(const Options& o) {
+  if (o.model.empty() == o.parameters.empty()) {
+    refuse("--model", o.model.empty() ? "no model is given" : "and --parameters are both given",
+           "say --model resnet50, or --parameters 25557032 for a model of your own");
+  }
+  if (!o.model.empty()) {
+    if (!o.one_dimensional.empty())
+      refuse("--one-dimensional", "belongs to --parameters", "leave it out");
+    return plan::workload_named(o.model);
+  }
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+  plan::Workload own{.name = "own", .title = "own model"};
+  own.parameters = parse_number<std::uint64_t>("--parameters", o.parameters, 1, kMost);
+  if (!o.one_dimensional.empty()) {
+    own.one_dimensional =
+        parse_number<std::uint64_t>("--one-dimensional", o.one_dimensional, 0, own.parameters);
+  }
+  own.title = fmt::format("a model of {} parameters", grouped(own.parameters));
+  return own;
+}
+
+plan::Scenario setup_of(const Options& o) {
+  plan::Scenario setup;
+  setup.model = workload_of(o);
+  setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0);
+  setup.values = parse_value_type(o.values);
+  setup.latency = plan::parse_duration("--latency", o.latency, true);
+  setup.workers_per_node = parse_number("--workers-per-node", o.workers_per_node, 1, 1024);
+  setup.inside = plan::parse_bandwidth("--inside-bandwidth", o.inside);
+  if (!o.shared_cores.empty())
+    setup.shared_cores = parse_number("--shared-cores", o.shared_cores, 1, 4096);
+  if (!o.costs.empty()) plan::read_costs(o.costs, setup);
+  if (o.measure != o.compute.empty()) {
+    refuse("--compute", o.measure ? "and --measure are both given" : "no compute time is given",
+           "say --compute 120ms, what a step of one worker takes, or --measure to run it here");
+  }
+  if (!o.measure) {
+    setup.compute = plan::parse_duration("--compute", o.compute);
+    return setup;
+  }
+  if (o.model.empty()) {
+    refuse("--measure", "only models that are known by name can be run", "say --compute 120ms");
+  }
+  const int batch = parse_number("--batch", o.batch, 1, 1 << 20);
+  setup.compute = measured_compute(setup.model.name, batch, setup.shared_cores > 0 ? 1 : 0);
+  return setup;
+}
+
+/// Those that were asked for: all dense ones, and one or all of DGC's.
+std::vector<plan::Method> methods_of(const Options& o, const plan::Scenario& setup) {
+  std::vector<plan::Method> methods = plan::methods_for(setup);
+  if (o.algorithm.empty()) return methods;
+  const std::string wanted = fmt::format("dgc {}", name_of(parse_algorithm(o.algorithm)));
+  std::erase_if(methods, [&](plan::Method method) {
+    return plan::compresses(method) && plan::title_of(method) != wanted;
+  });
+  if (!plan::compresses(methods.back())) {
+    refuse(fmt::format("--algorithm '{}'", o.algorithm), "is not one to plan with",
+           setup.workers_per_node == 1
+               ? "auto, allgather or owner; hierarchical with --workers-per-node 2 or more"
+               : "auto, allgather, owner or hierarchical");
+  }
+  return methods;
+}
+
+std::vector<Plan> plans_of(const Options& o, plan::Scenario& setup) {
+  std::vector<int> nodes;
+  for (const std::string& text : o.nodes) nodes.push_back(parse_number("--nodes", text, 1, 65536));
+  const auto methods = methods_of(o, setup);
+  std::vector<Plan> plans;
+  for (const std::string& text : o.bandwidths) {
+    setup.bandwidth = plan::parse_bandwidth("--bandwidth", text);
+    for (const int count : nodes) {
+      Plan one{setup.bandwidth, count, {}, {}};
+      for (const plan::Method method : methods)
+        one.predictions.push_back(plan::predict(setup, method, count));
+      one.advice = plan::advise(setup, one.predictions);
+      plans.push_back(std::move(one));
+    }
+  }
+  return plans;
+}
+
+json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
+  const auto parameters = static_cast<double>(setup.model.parameters);
+  json out = {{"model", setup.model.title},
+              {"parameters", setup.model.parameters},
+              {"one_dimensional", setup.model.one_dimensional},
+              {"compute_seconds", setup.compute},
+              {"ratio", setup.ratio},
+              {"values", name_of(setup.values)},
+              {"message_bytes", plan::message_bytes(setup)},
+              {"message_ratio", 4.0 * parameters / plan::message_bytes(setup)},
+              {"plans", json::array()}};
+  for (const Plan& one : plans) {
+    json methods = json::array();
+    for (const plan::Prediction& p : one.predictions) {
+      methods.push_back({{"method", plan::title_of(p.method)},
+                         {"step_seconds", p.step},
+                         {"compute_seconds", p.compute},
+                         {"coding_seconds", p.coding},
+                         {"network_seconds", p.network},
+                         {"speedup", p.speedup},
+                         {"efficiency", p.efficiency},
+                         {"received_bytes", p.received_bytes},
+                         {"link_bytes", p.link_bytes}});
+    }
+    out["plans"].push_back({{"bandwidth", one.bandwidth},
+                            {"nodes", one.nodes},
+                            {"workers", one.nodes * setup.workers_per_node},
+                            {"predictions", methods},
+                            {"recommended", plan::title_of(one.advice.method)},
+                            {"pays", one.advice.pays},
+                            {"gain", one.advice.gain},
+                            {"pays_below", one.advice.below},
+                            {"advice", one.advice.text}});
+  }
+  return out;
+}
+
+std::string summary_of(const plan::Scenario& setup) {
+  std::string text = fmt::format(
+      "{}, {} a step of one worker; DGC's message {}, {:.0f}x less than fp32", setup.model.title,
+      plan::duration_text(setup.compute), bytes_text(plan::message_bytes(setup)),
+      4.0 * static_cast<double>(setup.model.parameters) / plan::message_bytes(setup));
+  if (setup.workers_per_node > 1)
+    text += fmt::format("; {} workers a node", setup.workers_per_node);
+  if (setup.shared_cores > 0) {
+    text += fmt::format("; all workers share {} {}", setup.shared_cores,
+                        setup.shared_cores == 1 ? "core" : "cores");
+  }
+  return text;
+}
+
+void print_plans(const plan::Scenario& setup, const std::vector<Plan>& plans) {
+  fmt::print("{}.\n", summary_of(setup));
+  for (std::size_t i = 0; i < plans.size();) {
+    const double bandwidth = plans[i].bandwidth;
+    fmt::print("\n{}\n", plan::bandwidth_text(bandwidth));
+    std::vector<std::vector<std::string>> rows = {
+        {"nodes", "method", "step", "speed-up", "efficiency", "received", "  "}};
+    std::string advice;
+    for (; i < plans.size() && plans[i].bandwidth == bandwidth; ++i) {
+      for (const plan::Prediction& p : plans[i].predictions) {
+        rows.push_back({std::to_string(p.nodes), std::string(plan::title_of(p.method)),
+                        plan::duration_text(p.step), fmt::format("{:.1f}", p.speedup),
+                        fmt::format("{:.0f} %", 100.0 * p.efficiency), bytes_text(p.received_bytes),
+                        p.method == plans[i].advice.method ? "<- take this" : ""});
+      }
+      advice += fmt::format("{} nodes: {}.\n", plans[i].nodes, plans[i].advice.text);
+    }
+    fmt::print("{}\n{}", table(rows), advice);
+  }
+}
+
+void write_chart(const Options& o, const plan::Scenario& setup, const std::vector<Plan>& plans) {
+  const std::string extension = fs::path(o.chart).extension().string();
+  std::vector<plan::Panel> panels;
+  for (const Plan& one : plans) {
+    const std::string title = "speed-up at " + plan::bandwidth_text(one.bandwidth);
+    if (panels.empty() || panels.back().title != title) panels.push_back({title, {}});
+    for (const plan::Prediction& p : one.predictions) {
+      // allgather is auto without its shortcut: one line of the two is enough.
+      const bool twin = p.method == plan::Method::allgather && o.algorithm.empty();
+      if (!twin) panels.back().predictions.push_back(p);
+    }
+  }
+  const std::string note = summary_of(setup) + ". Predicted by dgc plan; dotted: ideal.";
+  const std::string title = setup.model.title + ": speed-up against nodes";
+  const std::string text = extension == ".svg" ? plan::chart_svg(title, note, panels)
+                                               : plan::chart_html(title, note, panels);
+  AtomicFile file(o.chart);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+void run(const Options& o) {
+  const std::string extension = fs::path(o.chart).extension().string();
+  if (!o.chart.empty() && extension != ".svg" && extension != ".html") {
+    refuse(fmt::format("--chart '{}'", o.chart), "is neither .svg nor .html",
+           fmt::format("{}.svg?", fs::path(o.chart).stem().string()));
+  }
+  plan::Scenario setup = setup_of(o);
+  const std::vector<Plan> plans = plans_of(o, setup);
+  if (!o.chart.empty()) write_chart(o, setup, plans);
+  if (o.as_json) {
+    fmt::print("{}\n", to_json(setup, plans).dump(2));
+  } else {
+    print_plans(setup, plans);
+    if (!o.chart.empty()) fmt::print("\nchart: {}\n", o.chart);
+  }
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  auto* command = app.add_subcommand("plan", "Predict whether compression pays on your network");
+  command->footer(
+      "Steps are predicted without overlap of computing and moving. docs/plan.md has the "
+      "equations.\n\n"
+      "Example: 8 machines on 1 Gbps Ethernet, on which a step of ResNet-50 takes 250 ms\n"
+      "  dgc plan --model resnet50 --compute 250ms --bandwidth 1Gbps --nodes 8\n\n"
+      "More examples:\n"
+      "  dgc plan --model lstm --measure --batch 20 --bandwidth 100Mbps --nodes 2,4,8\n"
+      "  dgc plan --parameters 340000000 --compute 1.2s --workers-per-node 4 --nodes 2,4,8\n"
+      "  dgc plan --model alexnet --compute 360ms --bandwidth 1Gbps,10Gbps --chart alexnet.svg");
+  auto o = std::make_shared<Options>();
+  command->add_option("--model", o->model, "A known model: alexnet, resnet50, vgg16, lstm …");
+  command->add_option("--parameters", o->parameters, "Or the number of parameters of your own");
+  command->add_option("--one-dimensional", o->one_dimensional,
+                      "Of those, in biases and normalisation, which are sent whole (default: 0)");
+  command->add_option("--compute", o->compute, "Time of a step of one worker, as 120ms");
+  command->add_flag("--measure", o->measure, "Measure that time, by running the model here");
+  command->add_option("--batch", o->batch, "Examples of a worker's step, for --measure")
+      ->capture_default_str();
+  command->add_option("--bandwidth", o->bandwidths, "Of a node's link, as 1Gbps; or several")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--latency", o->latency, "Of a message between nodes")->capture_default_str();
+  command->add_option("--nodes", o->nodes, "Numbers of nodes")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--workers-per-node", o->workers_per_node, "GPUs or processes of each node")
+      ->capture_default_str();
+  command->add_option("--inside-bandwidth", o->inside, "Between workers of a node")
+      ->capture_default_str();
+  command->add_option("--algorithm", o->algorithm,
+                      "Only this of DGC's: auto, allgather, owner, hierarchical (default: all)");
+  command->add_option("--ratio", o->ratio, "Share that is sent")->capture_default_str();
+  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
+  command->add_option("--shared-cores", o->shared_cores,
+                      "All workers are on one machine and share so many cores");
+  command->add_option("--costs", o->costs, "JSON file with other constants (docs/plan.md)");
+  command->add_option("--chart", o->chart,
+                      "Write speed-up against nodes, as FILE.svg or FILE.html");
+  command->add_flag("--json", o->as_json, "Print the predictions as JSON");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace dgc::app

@@ -1,0 +1,19 @@
+#include "plan_measure.h"
+
+#include <nlohmann/json.hpp>
+
+#include "train/measure.h"
+#include "train/recipe.h"
+
+namespace dgc::app {
+
+double measured_compute(const std::string& model, int batch, int threads) {
+  nlohmann::json given = {{"recipe", "synthetic"}, {"model", model}, {"batch", batch}};
+  if (model == "deepspeech-1200") {  // the same model in another size
+    given.update({{"model", "deepspeech"}, {"hidden", 1200}, {"layers", 7}, {"rnn", "gru"}});
+  }
+  given["threads"] = threads;
+  return train::measure_compute(train::resolve(given), 5);
+}
+
+}  // namespace dgc::app

@@ -1,0 +1,95 @@
+#include "plan/advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "plan/quantity.h"
+
+namespace dgc::plan {
+namespace {
+
+/// Beyond any network.
+constexpr double kMostBandwidth = 1e13;
+
+double fastest(const std::vector<Prediction>& predictions, bool compressing) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Prediction& p : predictions) {
+    if (compresses(p.method) == compressing) least = std::min(least, p.step);
+  }
+  return least;
+}
+
+/// The first that is within 3 % of the fastest.
+const Prediction& best_of(const std::vector<Prediction>& predictions, bool compressing) {
+  constexpr double kAlike = 1.03;
+  const double least = fastest(predictions, compressing);
+  return *std::find_if(predictions.begin(), predictions.end(), [&](const Prediction& p) {
+    return compresses(p.method) == compressing && p.step <= kAlike * least;
+  });
+}
+
+/// How many times a dense step is as long as a compressed one.
+double gain_of(const std::vector<Prediction>& predictions) {
+  return fastest(predictions, false) / fastest(predictions, true);
+}
+
+/// The bandwidth at which the gain falls to what is worth while: it falls as bandwidth grows.
+double break_even(Scenario setup, const std::vector<Prediction>& predictions) {
+  const auto pays_at = [&](double bandwidth) {
+    setup.bandwidth = bandwidth;
+    std::vector<Prediction> there;
+    for (const Prediction& p : predictions) there.push_back(predict(setup, p.method, p.nodes));
+    return gain_of(there) * (1.0 - kWorthwhile) > 1.0;
+  };
+  double low = 1e5;
+  double high = kMostBandwidth;
+  if (!pays_at(low)) return 0.0;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = std::sqrt(low * high);
+    (pays_at(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+/// Two digits: the model knows no more.
+double rounded(double bits) {
+  if (bits <= 0.0) return 0.0;
+  const double unit = std::pow(10.0, std::floor(std::log10(bits)) - 1.0);
+  return std::round(bits / unit) * unit;
+}
+
+}  // namespace
+
+Advice advise(const Scenario& setup, const std::vector<Prediction>& predictions) {
+  Advice advice;
+  if (predictions.front().workers == 1) {
+    advice.text = "one worker has nothing to exchange";
+    return advice;
+  }
+  const Prediction& dense = best_of(predictions, false);
+  const Prediction& sparse = best_of(predictions, true);
+  advice.gain = gain_of(predictions);
+  advice.pays = advice.gain * (1.0 - kWorthwhile) > 1.0;
+  advice.method = advice.pays ? sparse.method : dense.method;
+  advice.below = rounded(break_even(setup, predictions));
+  const std::string limit = advice.below == 0.0 ? "at no bandwidth"
+                            : advice.below > kMostBandwidth / 2
+                                ? "at any bandwidth"
+                                : "below " + bandwidth_text(advice.below);
+  if (advice.pays) {
+    advice.text = fmt::format("{}: {} a step, {:.3g}x faster than {}; compression pays {}",
+                              title_of(sparse.method), duration_text(sparse.step),
+                              dense.step / sparse.step, title_of(dense.method), limit);
+  } else {
+    advice.text =
+        fmt::format("{}: compression does not pay here ({} a step, {} with {}); it does {}",
+                    title_of(dense.method), duration_text(dense.step), duration_text(sparse.step),
+                    title_of(sparse.method), limit);
+  }
+  return advice;
+}
+
+}  // namespace dgc::plan
