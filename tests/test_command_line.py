@@ -41,7 +41,7 @@ class CommandLine(unittest.TestCase):
 
     def test_version_and_help(self) -> None:
         self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
-        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "torch"], ["bench", "wire"], ["train"], ["sizes"]):
+        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "torch"], ["bench", "wire"], ["train"], ["sizes"], ["plan"]):
             text = self.succeeds(*command, "--help")
             self.assertIn("dgc", text)
             if command:
@@ -207,6 +207,50 @@ class CommandLine(unittest.TestCase):
             self.assertLess(r["rice_fp16_dense_int8_ratio"], r["best_ratio"])
         self.fails(1, "sizes", "ResNet50", says="did you mean ResNet-50?")
         self.fails(2, "sizes", "--steps", "0", says="--steps")
+
+    def test_plan(self) -> None:
+        common = ["plan", "--model", "resnet50", "--compute", "250ms"]
+        self.assertIn("8 machines on 1 Gbps", self.succeeds("plan", "--help"))
+        text = self.succeeds(*common, "--bandwidth", "1Gbps", "--nodes", "8")
+        self.assertIn("<- take this", text)
+        self.assertIn("8 nodes: dgc auto", text)
+        plan = json.loads(self.succeeds(*common, "--bandwidth", "1Gbps,10Gbps", "--nodes", "2,64", "--json"))
+        self.assertEqual([(p["bandwidth"], p["nodes"]) for p in plan["plans"]], [(1e9, 2), (1e9, 64), (1e10, 2), (1e10, 64)])
+        methods = ["dense fp32", "dense fp16", "dgc auto", "dgc allgather", "dgc owner"]
+        for p in plan["plans"]:
+            self.assertEqual([m["method"] for m in p["predictions"]], methods)
+            for m in p["predictions"]:
+                self.assertAlmostEqual(m["efficiency"], m["speedup"] / p["nodes"])
+        self.assertTrue(plan["plans"][1]["pays"])
+        inside = json.loads(self.succeeds(*common, "--nodes", "4", "--workers-per-node", "4", "--algorithm", "hierarchical", "--json"))
+        self.assertEqual([m["method"] for m in inside["plans"][0]["predictions"]], ["dense fp32", "dense fp16", "dgc hierarchical"])
+        self.assertEqual(inside["plans"][0]["workers"], 16)
+        small = ["plan", "--parameters", "100000", "--compute", "2s", "--bandwidth", "10Gbps", "--nodes", "4"]
+        self.assertIn("compression does not pay here", self.succeeds(*small))
+        for name in ("chart.svg", "chart.html"):
+            path = self.samples / name
+            self.assertIn(f"chart: {path}", self.succeeds(*common, "--chart", str(path)))
+            self.assertIn("<svg", path.read_text())
+
+    def test_plan_rejects(self) -> None:
+        common = ["plan", "--model", "resnet50", "--compute", "250ms"]
+        self.fails(1, *common, "--nodes", "0", says="--nodes '0': is out of range (from 1 to 65536)")
+        self.fails(1, *common, "--nodes", "2,few", says="--nodes 'few': is no such number")
+        self.fails(1, *common, "--bandwidth", "-1Gbps", says="--bandwidth '-1Gbps': is negative")
+        self.fails(1, *common, "--bandwidth", "1", says="--bandwidth '1': has no unit (1Gbps?)")
+        self.fails(1, *common, "--bandwidth", "1Gbqs", says="'Gbqs' is no unit of it (1Gbps?")
+        self.fails(1, *common, "--latency", "5", says="--latency '5': has no unit (5ms?)")
+        self.fails(1, *common, "--shared-cores", "0", says="--shared-cores '0'")
+        self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
+        self.fails(1, *common, "--chart", "a.png", says="is neither .svg nor .html (a.svg?)")
+        self.fails(1, *common, "--algorithm", "hierarchical", says="--workers-per-node 2 or more")
+        self.fails(1, *common, "--costs", "/no/such/file", says="/no/such/file")
+        self.fails(1, *common, "--measure", says="are both given")
+        self.fails(1, "plan", "--compute", "1s", says="no model is given")
+        self.fails(1, "plan", "--model", "resnet50", says="no compute time is given")
+        self.fails(1, "plan", "--model", "resnet51", "--compute", "1s", says="did you mean 'resnet50'?")
+        self.fails(1, "plan", "--parameters", "5", "--one-dimensional", "6", "--compute", "1s", says="--one-dimensional '6'")
+        self.fails(1, "plan", "--parameters", "5", "--measure", says="known by name")
 
     def test_bench_torch(self) -> None:
         common = ["bench", "torch", "--model", "cnn", "--batch", "2", "--steps", "2", "--quiet"]

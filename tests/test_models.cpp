@@ -1,8 +1,10 @@
 // The models for images that benchmarks and training use: sizes, names, shapes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "dgc/error.h"
 #include "model_checks.h"
+#include "plan/models.h"
 #include "train/models/alexnet.h"
 #include "train/models/cifar_resnet.h"
 #include "train/models/cnn.h"
@@ -186,6 +188,34 @@ TEST(Models, RefuseNoClasses) {
                                           [] { make_alexnet(0); }, [] { make_resnet50(-1); },
                                           [] { make_vgg16(0); }};
   for (const auto& make : makers) EXPECT_EQ(code_of(make), ErrorCode::invalid_argument);
+}
+
+/// What `dgc plan` says of a model.
+void expect_planned(const char* name, const torch::nn::Module& model) {
+  const plan::Workload& planned = plan::workload_named(name);
+  std::int64_t one_dimensional = 0;
+  int tensors = 0;
+  for (const torch::Tensor& p : model.parameters()) {
+    if (p.dim() > 1) {
+      ++tensors;
+    } else {
+      one_dimensional += p.numel();
+    }
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(planned.parameters), count(model)) << name;
+  EXPECT_EQ(static_cast<std::int64_t>(planned.one_dimensional), one_dimensional) << name;
+  EXPECT_EQ(planned.tensors, tensors) << name;
+}
+
+TEST(Models, ArePlannedFor) {
+  expect_planned("alexnet", *make_alexnet());
+  expect_planned("resnet50", *make_resnet50());
+  expect_planned("vgg16", *make_vgg16());
+  for (const int depth : {8, 20, 56, 110})
+    expect_planned(fmt::format("resnet{}", depth).c_str(), *make_cifar_resnet(depth));
+  expect_planned("lstm", *make_language_model(ptb_options()));
+  expect_planned("deepspeech", *make_deepspeech());
+  expect_planned("deepspeech-1200", *make_deepspeech(librispeech_options()));
 }
 
 TEST(Models, ListHasEveryModelOnce) {

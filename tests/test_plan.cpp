@@ -160,7 +160,7 @@ TEST(PlanAdvice, SaysWhenCompressionPays) {
 }
 
 TEST(PlanAdvice, BreakEvenIsWhereItSays) {
-  Scenario setup = setup_for("resnet50");
+  Scenario setup = setup_for("resnet50", 2.0);
   const Advice advice = advise(setup, all_of(setup, 16));
   setup.bandwidth = advice.below * 0.9;
   EXPECT_TRUE(advise(setup, all_of(setup, 16)).pays);

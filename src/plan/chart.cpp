@@ -12,7 +12,7 @@ namespace dgc::plan {
 namespace {
 
 // In units of the drawing, which is as wide as a phone: text stays readable there.
-constexpr double kWidth = 460, kPanel = 330, kLeft = 46, kRight = 112, kTop = 40, kBottom = 44;
+constexpr double kWidth = 480, kPanel = 330, kLeft = 46, kRight = 140, kTop = 40, kBottom = 44;
 constexpr double kLabel = 15;  // between labels
 
 constexpr const char* kStyle = R"(
@@ -102,7 +102,7 @@ std::string labels(const Lines& lines, const Axis& y, double right, double top, 
     places[i].y = std::max(places[i].y, least);
   }
   double most = bottom;
-  for (std::size_t i = places.size(); i-- > 0; most = places[i].y - kLabel, places[i].y += 0.0) {
+  for (std::size_t i = places.size(); i-- > 0; most = places[i].y - kLabel) {
     places[i].y = std::min(places[i].y, most);
   }
   std::string text;

@@ -13,8 +13,8 @@ namespace dgc::plan {
 
 /// Work of one core, in seconds.
 struct Costs {
-  double select = 1.2e-9;  ///< an element: correct, select, encode
-  double entry = 8e-9;     ///< an entry received: check, decode, add
+  double select = 0.9e-9;  ///< an element: correct, select, encode
+  double entry = 23e-9;    ///< an entry received: check, decode, add
   /// An element of a gradient that is averaged densely, beside moving it: adding up, applying. As
   /// in a good all-reduce; `dgc train --mode dense` costs more (docs/plan.md).
   double dense = 0.5e-9;

@@ -20,7 +20,7 @@ void read_costs(const std::filesystem::path& path, Scenario& setup) {
   const MappedFile file(path);
   const auto* const begin = reinterpret_cast<const char*>(file.contents().data());
   const auto costs = nlohmann::json::parse(begin, begin + file.contents().size(), nullptr, false);
-  if (!costs.is_object()) refuse("is not a JSON object", R"(as {"select": 1.2e-9})");
+  if (!costs.is_object()) refuse("is not a JSON object", R"(as {"select": 0.9e-9})");
   Costs& c = setup.costs;
   const std::map<std::string, double*> known = {{"select", &c.select},      {"entry", &c.entry},
                                                 {"dense", &c.dense},        {"dense16", &c.dense16},
