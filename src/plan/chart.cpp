@@ -91,7 +91,7 @@ std::string labels(const Lines& lines, const Axis& y, double right, double top, 
   };
   std::vector<Place> places;
   for (const auto& [method, line] : lines) {
-    const double end = y.at(std::max(y.low, line.back().speedup));
+    const double end = y.at(line.back().speedup);
     places.push_back({method, end, end,
                       fmt::format("{} {}", title_of(method), speedup_text(line.back().speedup))});
   }
@@ -120,7 +120,9 @@ std::string panel_svg(const Panel& panel, double top) {
   const Lines lines = lines_of(panel);
   double nodes = 2.0;
   double workers = 2.0;
+  double least = 1.0;  // several nodes may be slower than one
   for (const Prediction& p : panel.predictions) {
+    least = std::min(least, p.speedup);
     nodes = std::max<double>(nodes, p.nodes);
     workers = std::max<double>(workers, p.workers);
   }
@@ -128,7 +130,8 @@ std::string panel_svg(const Panel& panel, double top) {
   const double right = kWidth - kRight;
   const double bottom = top + kPanel - kBottom;
   const Axis x{kLeft, right, logarithmic ? 1.0 : 0.0, nodes, logarithmic};
-  const Axis y{bottom, top + kTop, logarithmic ? 1.0 : 0.0, workers, logarithmic};
+  const double low = std::pow(4.0, std::floor(std::log(least) / std::log(4.0)));
+  const Axis y{bottom, top + kTop, logarithmic ? low : 0.0, workers, logarithmic};
   std::string svg = fmt::format("<text class='panel' x='{}' y='{}'>{}</text>\n", 8, top + 22,
                                 escaped(panel.title));
   for (const double tick : y.ticks()) {
@@ -146,14 +149,14 @@ std::string panel_svg(const Panel& panel, double top) {
   svg += fmt::format(
       "<text class='axis' x='{:.1f}' y='{:.1f}' text-anchor='middle'>nodes</text>"
       "<path class='ideal' d='M{:.1f} {:.1f}L{:.1f} {:.1f}'/>\n",
-      (kLeft + right) / 2, bottom + 32, x.at(1.0), y.at(std::max(y.low, workers / nodes)),
-      x.at(nodes), y.at(workers));
+      (kLeft + right) / 2, bottom + 32, x.at(1.0), y.at(workers / nodes), x.at(nodes),
+      y.at(workers));
   for (const auto& [method, line] : lines) {
     std::string path;
     std::string points;
     for (const Prediction& p : line) {
       const double px = x.at(p.nodes);
-      const double py = y.at(std::max(y.low, p.speedup));
+      const double py = y.at(p.speedup);
       path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", px, py);
       points += fmt::format(
           "<circle cx='{:.1f}' cy='{:.1f}' r='2.8' fill='var(--m{})'><title>{}, {} nodes: {}, {} a "
