@@ -1,0 +1,263 @@
+"""Hosts on one machine: network namespaces on a bridge, each behind a link of a given rate.
+
+    with Hosts(4, rate=1e9) as hosts:
+        results = hosts.run(lambda i: ["iperf3", ...], env=lambda i: {"RANK": str(i)}, timeout=60)
+        print(hosts.counters(0).payload_sent)
+
+A link is a veth pair with a token bucket (tc tbf) at each end, so that what a host sends and what it
+receives are limited alike, as by a full-duplex Ethernet port. The bridge is in a namespace of its own:
+nothing of the machine's network changes. Needs root, iproute2 and a kernel with veth, bridge and sch_tbf.
+
+Everything goes away at the end of the block, also after an exception, Ctrl-C, SIGTERM or SIGHUP; what a
+run that was killed (SIGKILL) left behind is removed by the next one with the same prefix.
+"""
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+# Ethernet 14, IP 20, TCP 20 and its timestamps 12: what every packet of an open connection carries
+# beside payload. A packet that the kernel has not cut yet (GSO) counts, and carries headers, once.
+HEADER_BYTES = 66
+# What a port of the switch can hold back; beyond it packets are dropped, as in small switches.
+QUEUE_BYTES = 2 << 20
+MTU = 1500
+# Packets are cut into frames of the MTU late, but are handed over in pieces no larger than this: a bucket
+# has to hold a piece, and a full bucket lets its contents through at no cost.
+PIECE_BYTES = 16384
+
+
+class HostsError(Exception):
+    """Says what could not be done, and what to do about it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """Of a host's interface, since it was made."""
+    sent_bytes: int
+    sent_packets: int
+    received_bytes: int
+    received_packets: int
+
+    @property
+    def payload_sent(self) -> int:
+        return self.sent_bytes - HEADER_BYTES * self.sent_packets
+
+    @property
+    def payload_received(self) -> int:
+        return self.received_bytes - HEADER_BYTES * self.received_packets
+
+    def __sub__(self, other: "Counters") -> "Counters":
+        return Counters(*(a - b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other))))
+
+
+@dataclasses.dataclass
+class Result:
+    """Of one host's command."""
+    host: int
+    status: int  # negative: the signal that ended it
+    output: str  # stdout and stderr
+
+
+def _command(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise HostsError(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Hosts:
+    """`count` hosts with addresses 10.77.0.1 …, `rate` in bit/s each way, None for no limit. `prefix` names the
+    namespaces; two sets of hosts at the same time need two prefixes."""
+
+    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc"):
+        if not 1 <= count <= 200:
+            raise HostsError(f"{count} hosts: 1 to 200 are possible")
+        self.count, self.rate, self.prefix = count, rate, prefix
+        self._lock = None
+        self._anchors: list[subprocess.Popen] = []
+        self._handlers: dict[int, object] = {}
+
+    def name(self, host: int) -> str:
+        return f"{self.prefix}-{host}"
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    # Making and removing.
+
+    def __enter__(self) -> "Hosts":
+        if os.geteuid() != 0:
+            raise HostsError("network namespaces need root: run with sudo")
+        self._take_prefix()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._handlers[number] = signal.signal(number, self._on_signal)
+        try:
+            self._remove()
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exception) -> None:
+        # A second signal must not leave half of it behind.
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in self._handlers:
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            self._remove()
+            for anchor in self._anchors:
+                anchor.wait()
+            self._anchors.clear()
+            self._lock.close()
+        finally:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            signal.signal(signal.SIGINT, interrupt)
+
+    @staticmethod
+    def _on_signal(number: int, _frame) -> None:
+        raise SystemExit(128 + number)
+
+    def _take_prefix(self) -> None:
+        path = pathlib.Path("/run") / f"hosts-{self.prefix}.lock"
+        self._lock = open(path, "w", encoding="utf-8")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise HostsError(f"hosts named {self.prefix}-* are in use by another run: "
+                             "wait for it, or choose another prefix") from None
+
+    def _remove(self) -> None:
+        """All namespaces of this prefix, with the processes in them."""
+        for entry in json.loads(_command("ip", "-j", "netns", "list") or "[]"):
+            name = entry["name"]
+            kind = name.removeprefix(f"{self.prefix}-")
+            if kind == name or not (kind == "switch" or kind.isdigit()):
+                continue
+            for pid in _command("ip", "netns", "pids", name).split():
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            _command("ip", "netns", "delete", name)
+
+    def _make(self) -> None:
+        switch = f"{self.prefix}-switch"
+        _command("ip", "netns", "add", switch)
+        _command("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _command("ip", "-n", switch, "link", "set", "bridge", "up")
+        for host in range(self.count):
+            name, port = self.name(host), f"port{host}"
+            _command("ip", "netns", "add", name)
+            _command("ip", "-n", switch, "link", "add", port, "mtu", str(MTU), "type", "veth",
+                     "peer", "name", "eth0", "mtu", str(MTU), "netns", name)
+            _command("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            _command("ip", "-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+            for interface in ("lo", "eth0"):
+                _command("ip", "-n", name, "link", "set", interface, "up")
+            # Linux's default, whatever this machine uses: BBR mistakes waiting for a core for the network.
+            _command("ip", "-n", name, "route", "replace", "10.77.0.0/24", "dev", "eth0",
+                     "src", self.address(host), "congctl", "cubic")
+            for namespace, device in self._devices(host):
+                _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(PIECE_BYTES))
+            self._anchors.append(self.start(host, ["sleep", "infinity"], output=subprocess.DEVNULL))
+        # Ports learn and forward at once, but a device comes up asynchronously.
+        for host in range(self.count):
+            self._wait_until_up(host)
+        if self.rate is not None:
+            self.set_rate(self.rate)
+
+    def _devices(self, host: int) -> list[tuple[str, str]]:
+        """Both ends of a host's link: (namespace, device)."""
+        return [(self.name(host), "eth0"), (f"{self.prefix}-switch", f"port{host}")]
+
+    def _wait_until_up(self, host: int) -> None:
+        for _ in range(100):
+            link = json.loads(_command("ip", "-n", self.name(host), "-j", "link", "show", "eth0"))[0]
+            if link["operstate"] == "UP":
+                return
+            time.sleep(0.02)
+        raise HostsError(f"the link of {self.name(host)} does not come up; look at `ip -n {self.name(host)} link`")
+
+    # Using.
+
+    def set_rate(self, rate: float | None) -> None:
+        """Of all links, in bit/s; None takes the limit away. Also while commands run."""
+        for host in range(self.count):
+            for namespace, device in self._devices(host):
+                if rate is not None:
+                    # Half a millisecond: a timer that is late by more than that costs throughput.
+                    burst = int(max(2 * PIECE_BYTES, rate / 8 * 0.0005))
+                    _command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
+                             "rate", f"{rate:.0f}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
+                elif self.rate is not None:
+                    _command("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
+        self.rate = rate
+
+    def start(self, host: int, command: list[str], env: dict[str, str] | None = None, output=None) -> subprocess.Popen:
+        """Starts a command on a host. It ends with this process at the latest."""
+        return subprocess.Popen(["ip", "netns", "exec", self.name(host), *command],
+                                env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=output,
+                                stderr=output, preexec_fn=_die_with_parent)
+
+    def run(self, command, env=lambda host: {}, timeout: float = 600.0, poll=None, interval: float = 0.01) -> list[Result]:
+        """Runs command(host) with env(host) on every host and returns what came of each. When one fails the others
+        have 10 s to notice. `poll(pids)` is called every `interval` seconds; when it returns true, it was enough, and
+        the commands are ended (status -9)."""
+        deadline = time.monotonic() + timeout
+        files = [tempfile.TemporaryFile(mode="w+") for _ in range(self.count)]
+        processes = []
+        try:
+            for host in range(self.count):
+                processes.append(self.start(host, command(host), env(host), files[host]))
+            while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
+                if any(p.poll() not in (None, 0) for p in processes):
+                    deadline = min(deadline, time.monotonic() + 10)
+                if poll is not None and poll([p.pid for p in processes]):
+                    break
+                time.sleep(interval)
+        finally:
+            for p in processes:
+                if p.poll() is None:
+                    p.kill()
+                p.wait()
+        results = []
+        for host, (process, file) in enumerate(zip(processes, files)):
+            file.seek(0)
+            results.append(Result(host, process.returncode, file.read()))
+            file.close()
+        return results
+
+    def counters(self, host: int) -> Counters:
+        """Cheap: a file is read, nothing is started."""
+        text = pathlib.Path(f"/proc/{self._anchors[host].pid}/net/dev").read_text(encoding="ascii")
+        for line in text.splitlines():
+            device, _, numbers = line.partition(":")
+            if device.strip() == "eth0":
+                n = [int(word) for word in numbers.split()]
+                return Counters(sent_bytes=n[8], sent_packets=n[9], received_bytes=n[0], received_packets=n[1])
+        raise HostsError(f"{self.name(host)} has no eth0 any more")
+
+    def all_counters(self) -> list[Counters]:
+        return [self.counters(host) for host in range(self.count)]
+
+    def dropped_packets(self) -> int:
+        """By all the queues, since they were made; 0 where nothing is shaped."""
+        total = 0
+        for namespace in [f"{self.prefix}-switch"] + [self.name(host) for host in range(self.count)]:
+            for queue in json.loads(_command("tc", "-n", namespace, "-j", "-s", "qdisc", "show")):
+                total += queue["drops"] if queue["kind"] == "tbf" else 0
+        return total
