@@ -28,11 +28,9 @@ def load(folder, part):
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="/usr/share/datasets/fashion-mnist")
 parser.add_argument("--epochs", type=int, default=5)
-parser.add_argument("--steps", type=int, default=10**9, help="end after so many")
+parser.add_argument("--steps", type=int, default=10**9)
 options = parser.parse_args()
-
 dist.init_process_group("gloo")
-torch.set_num_threads(1)
 torch.manual_seed(1)
 net = nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
                     nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(), nn.Linear(128, 10))
@@ -57,7 +55,6 @@ while state.step < steps:
         if state.step == steps:
             break
     if dist.get_rank() == 0:
-        with torch.no_grad():
-            images, labels = load(options.data, "t10k")
-            accuracy = 100 * (net(images).argmax(1) == labels).double().mean().item()
+        images, labels = load(options.data, "t10k")
+        accuracy = 100 * (net(images).argmax(1) == labels).double().mean().item()
         print(f"step {state.step} accuracy {accuracy:.2f} loss {loss.item():.4f} message_ratio {state.stats.message_ratio:.0f}", flush=True)

@@ -37,9 +37,13 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
     momentum applies it. Errors of any rank are raised on all of them; the parameters are then as they were, what had been selected is
     back in the residual, and the state refuses further steps until :meth:`DGCState.load_state_dict`.
     """
-    if state._failure is not None:
+    # A step that failed goes on to its last bucket: ranks that do not know yet wait for the slots of those that do.
+    if state._failure is not None and (bucket.index() == 0 or getattr(state._failure, "code", "") == "peer_lost"):
         _core.fail("wrong_order", "hook", f"step {state.step}", f"failed before: {state._failure}",
                    "make a new process group, and load the last checkpoint with load_state_dict")
+    if bucket.index() == 0 and (state._exchanges > 0 or state._waiting):
+        _core.fail("wrong_order", "hook", f"step {state.step}", "backward ended in the middle of this step, and begins anew",
+                   "load the last checkpoint with load_state_dict")
     piece = _take(state, bucket)
     if not state.deferred:
         return _exchange(state, [piece], bucket.is_last(), 1.0, None)
@@ -144,6 +148,8 @@ def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale:
         state._pending += 1
         state._last_sent = last
         try:
+            if state._failure is not None:
+                raise state._failure
             size = state._residuals.compress(parts, *_slots.room_of(slot, len(parts)), 1.0 / loss_scale, norm)
             _slots.write_header(slot, state._rank, state.step, number, present, _parameters_hash(state, pieces))
             state._bytes[0] += size

@@ -89,4 +89,4 @@ def raise_error(slot: torch.Tensor, rank: int, tensors: int) -> None:
     """Raises what a rank failed with."""
     text = ctypes.string_at(room_of(slot, tensors)[0], _LEAST).rstrip(b"\0").decode(errors="replace")
     code, operation, subject, problem, hint = (text.split("\0") + [""] * 5)[:5]
-    _core.fail(code, operation, subject, problem if f"rank {rank}" in problem else f"{problem}, rank {rank}", hint)
+    _core.fail(code, operation, subject, problem if "rank " in subject + problem else f"{problem}, rank {rank}", hint)

@@ -150,7 +150,7 @@ class TorchResiduals:
     def add_messages(self, messages: "Sequence[tuple[int, int]]", parts: Sequence[Part], alpha: float) -> None:
         by_tensor = {part.tensor: part.values for part in parts}
         for rank, (address, size) in enumerate(messages):
-            for tensor, elements, positions, values in _core.decode(address, size):
+            for tensor, elements, positions, values in _core.decode(address, size, rank, self.step, self._options.schema):
                 if tensor not in by_tensor or by_tensor[tensor].numel() != elements:
                     _core.fail("unknown_tensor", "decode", f"rank {rank}", f"sent tensor {tensor} of {elements} elements, which is not in this bucket")
                 target = by_tensor[tensor]

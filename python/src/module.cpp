@@ -69,13 +69,14 @@ py::dict inspect(const py::buffer& message) {
                   "sender"_a = info.header.sender, "bytes"_a = info.bytes, "frames"_a = frames);
 }
 
-/// (tensor, elements, positions as int64, values as float32) of each frame.
-py::list decode(const Bytes& message, std::uint64_t max_entries) {
+/// (tensor, elements, positions as int64, values as float32) of each frame of a rank's message.
+py::list decode(const Bytes& message, std::size_t rank, std::uint64_t step, std::uint32_t schema) {
   std::vector<Entries> all;
   std::vector<std::vector<std::int64_t>> positions;
   {
     const py::gil_scoped_release unlocked;
-    all = decode_entries(message.span(), max_entries);
+    check_header(inspect_message(message.span()).header, rank, step, schema);
+    all = decode_entries(message.span(), std::numeric_limits<std::uint64_t>::max());
     for (const Entries& frame : all) {
       positions.emplace_back(frame.indices.begin(), frame.indices.end());
     }
@@ -259,10 +260,11 @@ PYBIND11_MODULE(_core, m) {
   m.def("inspect_message", &inspect, "message"_a);
   m.def(
       "decode",
-      [](std::uintptr_t address, std::size_t size, std::uint64_t max_entries) {
-        return decode({.address = address, .size = size}, max_entries);
+      [](std::uintptr_t address, std::size_t size, std::size_t rank, std::uint64_t step,
+         std::uint32_t schema) {
+        return decode({.address = address, .size = size}, rank, step, schema);
       },
-      "address"_a, "size"_a, "max_entries"_a = std::numeric_limits<std::uint64_t>::max());
+      "address"_a, "size"_a, "rank"_a, "step"_a, "schema"_a);
   m.def(
       "add_messages",
       [](const std::vector<std::pair<std::uintptr_t, std::size_t>>& messages,

@@ -72,6 +72,15 @@ void Session::restore() {
   for (const Kept& kept : std::exchange(kept_, {})) put_back(kept);
 }
 
+void check_header(const MessageHeader& header, std::size_t rank, std::uint64_t step,
+                  std::uint32_t schema) {
+  if (header.step != step) {
+    mismatch(rank, fmt::format("sent step {}, this rank is at step {}", header.step, step));
+  }
+  if (header.schema != schema) mismatch(rank, "has another model or other options");
+  if (header.sender != rank) mismatch(rank, fmt::format("says it is rank {}", header.sender));
+}
+
 void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& targets,
                   float alpha, std::uint64_t step, std::uint32_t schema) {
   std::size_t tensors = 0;
@@ -86,11 +95,7 @@ void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& 
       throw Error(error.code(), error.operation(), fmt::format("rank {}", rank),
                   fmt::format("{}: {}", error.subject(), error.problem()), error.hint());
     }
-    if (header.step != step) {
-      mismatch(rank, fmt::format("sent step {}, this rank is at step {}", header.step, step));
-    }
-    if (header.schema != schema) mismatch(rank, "has another model or other options");
-    if (header.sender != rank) mismatch(rank, fmt::format("says it is rank {}", header.sender));
+    check_header(header, rank, step, schema);
   }
 }
 

@@ -71,6 +71,10 @@ class Session {
   std::vector<Kept> kept_;  // of the current step
 };
 
+/// Throws Error unless a message that is there is of this step and schema, and from this rank.
+void check_header(const MessageHeader& header, std::size_t rank, std::uint64_t step,
+                  std::uint32_t schema);
+
 /// Adds all ranks' messages of a step to the targets, in the order of the ranks. Throws Error
 /// unless each is valid, of this step and schema, from its rank, and about these targets.
 void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& targets,

@@ -22,12 +22,14 @@ def make(ddp_options, state_options, shapes=Recorded.SHAPES):
     return model, ddp, state, torch.optim.SGD(ddp.parameters(), lr=0.05)
 
 
-def train(rank, ddp_options, state_options, steps=STEPS):
+def train(rank, ddp_options, state_options, buckets=None):
     model, ddp, state, optimizer = make(ddp_options, state_options)
-    for step in range(steps):
+    for step in range(STEPS):
         optimizer.zero_grad()
         ddp(gradients_of(rank, step)).backward()
         optimizer.step()
+    # A slot for each bucket, and its least size is known. The first step had one bucket.
+    assert buckets is None or state.stats.padded_bytes >= buckets * 1024, state.stats
     return flat(model), state.state_dict()
 
 
@@ -86,7 +88,7 @@ def partly_unused_oracle():
 
 def never_used(rank):
     """A static graph with a parameter that is never used."""
-    model, ddp, state, optimizer = make({"static_graph": True, "bucket_cap_mb": 0.01}, {})
+    model, ddp, state, optimizer = make({"static_graph": True, "bucket_cap_mb": 0.001}, {})
     start = model.second.detach().clone()
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
@@ -130,7 +132,7 @@ def channels_last(rank, last):
 
 
 def resume(rank, split):
-    model, ddp, state, optimizer = make({"bucket_cap_mb": 0.01}, {"warmup": ([0.5, 0.2], 4)})
+    model, ddp, state, optimizer = make({"bucket_cap_mb": 0.001}, {"warmup": ([0.5, 0.2], 4)})
     for step in range(STEPS):
         if step == split:
             file = io.BytesIO()
@@ -187,17 +189,17 @@ class UnderDdp(unittest.TestCase):
     def test_buckets_change_nothing(self):
         """Buckets are made anew after the first step: results are those of one bucket."""
         whole = run(train, {"bucket_cap_mb": 100}, {})
-        for options in ({"bucket_cap_mb": 0.005}, {"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True},
-                        {"bucket_cap_mb": 0.01, "static_graph": True}, {"bucket_cap_mb": 0.01, "find_unused_parameters": True}):
+        for options in ({"bucket_cap_mb": 0.001}, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True},
+                        {"bucket_cap_mb": 0.001, "static_graph": True}, {"bucket_cap_mb": 0.001, "find_unused_parameters": True}):
             with self.subTest(**options):
-                self.same(run(train, options, {}), whole)
+                self.same(run(train, options, {}, 3), whole)
 
     def test_deferred_changes_nothing(self):
         """A clip that never fires, and steps that could be skipped, wait for the last bucket and give the same."""
         whole = run(train, {}, {})
         for options in ({"clip_norm": 1e9}, {"nonfinite": "skip"}):
             with self.subTest(**options):
-                self.same(run(train, {"bucket_cap_mb": 0.005}, options), whole)
+                self.same(run(train, {"bucket_cap_mb": 0.001}, options), whole)
 
     def test_accumulation(self):
         self.same(run(accumulate, True), run(accumulate, False))
@@ -205,7 +207,7 @@ class UnderDdp(unittest.TestCase):
     def test_parameters_without_gradient(self):
         expected = partly_unused_oracle()
         for path in ("core", "torch"):
-            for options in ({"find_unused_parameters": True, "bucket_cap_mb": 0.01}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+            for options in ({"find_unused_parameters": True, "bucket_cap_mb": 0.001}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
                 with self.subTest(path=path, **options):
                     results = run(partly_unused, path, options)
                     for parameters, frozen in results:

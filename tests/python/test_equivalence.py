@@ -14,7 +14,7 @@ STEPS = 100
 
 def with_dgc(rank, steps, momentum, nesterov, decay, clip, path):
     model = Recorded()
-    ddp = DDP(model, bucket_cap_mb=0.01)
+    ddp = DDP(model, bucket_cap_mb=0.001)
     optimizer = dgc.SGD(ddp.parameters(), lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay)
     state = dgc.DGCState(ddp, momentum=momentum, nesterov=nesterov, ratio=1.0, clip_norm=clip, values="fp32", path=path, optimizer=optimizer)
     ddp.register_comm_hook(state, dgc.hook)

@@ -1,5 +1,6 @@
 """What goes wrong is said on every rank, and costs nothing that was accumulated."""
 
+import copy
 import os
 import pathlib
 import subprocess
@@ -26,7 +27,7 @@ def caught(work):
 def nonfinite(rank, path):
     """An Inf on rank 2, at step 1, in one tensor."""
     model = Recorded()
-    ddp = DDP(model, bucket_cap_mb=0.01)
+    ddp = DDP(model, bucket_cap_mb=0.001)
     state = dgc.DGCState(ddp, ratio=0.05, path=path)
     ddp.register_comm_hook(state, dgc.hook)
     ddp(gradients_of(rank, 0)).backward()
@@ -66,7 +67,7 @@ class Scaler:
 
 def scaled(rank, use_scaler, bad_steps, clip, path):
     model = Recorded()
-    ddp = DDP(model, bucket_cap_mb=0.01)
+    ddp = DDP(model, bucket_cap_mb=0.001)
     scaler = Scaler(1024.0) if use_scaler else None
     optimizer = dgc.SGD(ddp.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     state = dgc.DGCState(ddp, momentum=0.9, ratio=0.05, clip_norm=clip, scaler=scaler, optimizer=optimizer, path=path,
@@ -139,6 +140,27 @@ def killed(rank):
     if not good:
         print(f"rank {rank}: {error}", file=sys.stderr)
     os._exit(0 if good else 1)
+
+
+def interrupted(rank):
+    """Backward raises after some buckets were sent; a new DDP tries again with the same state."""
+    model = Recorded()
+    ddp = DDP(model, bucket_cap_mb=0.001)
+    state = dgc.DGCState(ddp, ratio=0.05)
+    ddp.register_comm_hook(state, dgc.hook)
+    for step in range(2):
+        ddp(gradients_of(rank, step)).backward()
+
+    def fail(gradient):
+        raise KeyError("a mistake of the user's")
+
+    handle = model.first.register_hook(fail)
+    assert "a mistake" in caught(lambda: ddp(gradients_of(rank, 2)).backward())
+    handle.remove()
+    again = DDP(copy.deepcopy(model))
+    state.attach(again)
+    again.register_comm_hook(state, dgc.hook)
+    return caught(lambda: again(gradients_of(rank, 2)).backward())
 
 
 def construct(rank):
@@ -220,6 +242,10 @@ class Errors(unittest.TestCase):
         # Its own exit comes before the results are written: the survivors' exit codes tell.
         with self.assertRaises(FileNotFoundError):
             run(killed, ranks=3)
+
+    def test_a_backward_that_was_interrupted(self):
+        for error in run(interrupted, ranks=2):
+            self.assertIn("step 2: backward ended in the middle of this step", error)
 
     def test_construction(self):
         run(construct, ranks=1)

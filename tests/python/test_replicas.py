@@ -15,7 +15,7 @@ SHAPES = {"large": (200, 150), "bias": (200,), "small": (30, 20)}
 
 def train(rank, steps, values, path="core", **options):
     model = Recorded(shapes=SHAPES)
-    ddp = DDP(model, bucket_cap_mb=0.05)
+    ddp = DDP(model, bucket_cap_mb=0.001)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     state = dgc.DGCState(ddp, momentum=0.9, values=values, path=path, optimizer=optimizer, **options)
     ddp.register_comm_hook(state, dgc.hook)
