@@ -26,6 +26,12 @@ class CMakeBuild(build_ext):
         folder = pathlib.Path(self.build_temp).resolve()
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DDGC_WITH_PYTHON=ON", f"-DDGC_PYTHON_EXECUTABLE={sys.executable}",
                    "-DDGC_BUILD_APPS=OFF", "-DDGC_BUILD_TESTS=OFF", "-DDGC_WITH_TORCH=OFF", "-DDGC_WITH_MPI=OFF", "-DDGC_WITH_GLOO=OFF"]
+        try:
+            import pybind11  # pip's has its headers inside; Debian's has them where CMake looks
+
+            options.append(f"-DDGC_PYBIND11_INCLUDE_DIR={pybind11.get_include()}")
+        except ImportError:
+            pass
         if shutil.which("ninja"):
             options.append("-GNinja")
         subprocess.run(["cmake", "-S", PROJECT, "-B", folder, *options], check=True)
