@@ -33,7 +33,8 @@ def train(rank, folder, options):
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    ddp = DDP(model, bucket_cap_mb=100)  # a message a step, as from C++'s compressor
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30  # a message a step, as from C++'s compressor
+    ddp = DDP(model, bucket_cap_mb=1024)
     state = dgc.DGCState(ddp, momentum=0.9, ratio=RATIO, **options)
     ddp.register_comm_hook(state, dgc.hook)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
