@@ -4,7 +4,9 @@ Order: take the gradients out of the bucket; compress; all-gather, whose future 
 message, in the order of the ranks. With clipping, or where a step may have to be skipped, buckets wait for the last and go together.
 """
 
+import atexit
 import math
+import time
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -23,6 +25,30 @@ class _Piece(NamedTuple):
     parts: List[Part]
     parameters: List[Tuple[int, torch.Tensor]]
     future: Any  # for buckets that wait
+
+
+class _Callback:
+    """A callback that is counted until the thread that ran it has let go of it. A thread that does so while the interpreter ends
+    would abort the process: the end of the script waits for that."""
+
+    alive = 0
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        _Callback.alive += 1
+
+    def __call__(self, future: Any) -> torch.Tensor:
+        return self._call(future)
+
+    def __del__(self) -> None:
+        _Callback.alive -= 1
+
+
+@atexit.register
+def _wait_for_callbacks() -> None:
+    deadline = time.monotonic() + 2.0
+    while _Callback.alive > 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -160,7 +186,7 @@ def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale:
     sent = slot.to(_wire_device(state, pieces[-1].buffer.device))
     received = list(torch.empty(state._workers * sent.numel(), dtype=torch.uint8, device=sent.device).split(sent.numel()))
     work = dist.all_gather(received, sent, group=state.process_group, async_op=True)
-    return work.get_future().then(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future))
+    return work.get_future().then(_Callback(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future)))
 
 
 def _finish(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], received: Sequence[torch.Tensor], number: int, loss_scale: float,
