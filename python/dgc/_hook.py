@@ -1,0 +1,253 @@
+"""dgc.hook: a bucket's way from DDP to the sum over all ranks.
+
+Order: take the gradients out of the bucket; compress; all-gather, whose future DDP waits for at the end of backward; add everybody's
+message, in the order of the ranks. With clipping, or where a step may have to be skipped, buckets wait for the last and go together.
+"""
+
+import atexit
+import math
+import time
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+from . import _core, _slots
+from ._residuals import Part
+from .state import DGCState, StepStats
+
+
+class _Piece(NamedTuple):
+    """A bucket."""
+
+    buffer: torch.Tensor  # DDP's
+    work: torch.Tensor  # the same in fp32
+    parts: List[Part]
+    parameters: List[Tuple[int, torch.Tensor]]
+    future: Any  # for buckets that wait
+
+
+class _Callback:
+    """A callback that is counted until the thread that ran it has let go of it. A thread that does so while the interpreter ends
+    would abort the process: the end of the script waits for that."""
+
+    alive = 0
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        _Callback.alive += 1
+
+    def __call__(self, future: Any) -> torch.Tensor:
+        return self._call(future)
+
+    def __del__(self) -> None:
+        _Callback.alive -= 1
+
+
+@atexit.register
+def _wait_for_callbacks() -> None:
+    deadline = time.monotonic() + 2.0
+    while _Callback.alive > 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Communication hook for ``DistributedDataParallel.register_comm_hook``.
+
+    ::
+
+        state = dgc.DGCState(ddp, momentum=0.9)
+        ddp.register_comm_hook(state, dgc.hook)
+
+    After backward each gradient is the sum over all workers of what they sent, which has 1/N and momentum in it: an optimizer without
+    momentum applies it. Errors of any rank are raised on all of them; the parameters are then as they were, what had been selected is
+    back in the residual, and the state refuses further steps until :meth:`DGCState.load_state_dict`.
+    """
+    # A step that failed goes on to its last bucket: ranks that do not know yet wait for the slots of those that do.
+    if state._failure is not None and (bucket.index() == 0 or getattr(state._failure, "code", "") == "peer_lost"):
+        _core.fail("wrong_order", "hook", f"step {state.step}", f"failed before: {state._failure}",
+                   "make a new process group, and load the last checkpoint with load_state_dict")
+    if bucket.index() == 0 and (state._exchanges > 0 or state._waiting):
+        _core.fail("wrong_order", "hook", f"step {state.step}", "backward ended in the middle of this step, and begins anew",
+                   "load the last checkpoint with load_state_dict")
+    piece = _take(state, bucket)
+    if not state.deferred:
+        return _exchange(state, [piece], bucket.is_last(), 1.0, None)
+    state._waiting.append(piece)
+    if not bucket.is_last():
+        return piece.future
+    pieces, state._waiting = state._waiting, []
+    loss_scale = float(state.scaler.get_scale()) if state.scaler is not None else 1.0
+    _agree(state)
+    norm = state._residuals.norm(_sorted_parts(pieces))
+    if state.nonfinite == "skip" and _is_nonfinite_anywhere(state, norm, piece.buffer.device):
+        return _skip(state, pieces)
+    return _exchange(state, pieces, True, loss_scale, norm)
+
+
+def _take(state: DGCState, bucket: dist.GradBucket) -> _Piece:
+    buffer = bucket.buffer()
+    if buffer.layout != torch.strided:
+        _core.fail("invalid_argument", "hook", "bucket", f"has a gradient of layout {buffer.layout}", "make embeddings with sparse=False")
+    work = buffer if buffer.dtype == torch.float32 else buffer.float()
+    parts, parameters = [], []
+    for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+        tensor = state._ids.get(parameter)
+        if tensor is None:
+            _core.fail("invalid_argument", "hook", f"a parameter of shape {list(parameter.shape)}", "is not in the state",
+                       "make DGCState of the model that DDP wraps, after requires_grad is set; after unpickling call attach(model)")
+        begin = gradient.storage_offset() - buffer.storage_offset()
+        parts.append(Part(tensor, work[begin : begin + gradient.numel()], parameter.grad is not None))
+        parameters.append((tensor, parameter))
+    future = None
+    if state.deferred and not bucket.is_last():
+        future = torch.futures.Future(devices=[buffer.device]) if buffer.is_cuda else torch.futures.Future()
+    return _Piece(buffer, work, parts, parameters, future)
+
+
+def _sorted_parts(pieces: Sequence[_Piece]) -> List[Part]:
+    return sorted((part for piece in pieces for part in piece.parts), key=lambda part: part.tensor)
+
+
+def _agree(state: DGCState) -> None:
+    """Before the first step, and after loading: do all ranks mean the same? (Sizes of messages follow from it.)"""
+    if state._agreed:
+        return
+    if (dist.get_rank(state.process_group), dist.get_world_size(state.process_group)) != (state._rank, state._workers):
+        _core.fail("state_mismatch", "hook", "process group", f"this state is of rank {state._rank} of {state._workers}",
+                   "make a new state, and load_state_dict the list of what all ranks saved")
+    texts: List[Any] = [None] * state._workers
+    dist.all_gather_object(texts, f"{state._description()}\nstep {state.step}", group=state.process_group)
+    for rank, text in enumerate(texts):
+        for ours, theirs in zip(texts[0].splitlines() + ["nothing more"], text.splitlines() + ["nothing more"]):
+            if ours != theirs:
+                _core.fail("configuration_mismatch", "hook", f"rank {rank}", f"has \"{theirs}\" where rank 0 has \"{ours}\"",
+                           "start all ranks with the same model, options and checkpoint")
+    state._agreed = True
+
+
+def _wire_device(state: DGCState, device: torch.device) -> torch.device:
+    return device if dist.get_backend(state.process_group) == "nccl" else torch.device("cpu")
+
+
+def _is_nonfinite_anywhere(state: DGCState, norm: float, device: torch.device) -> bool:
+    flag = torch.tensor([0 if math.isfinite(norm) else 1], device=_wire_device(state, device))
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=state.process_group)
+    return bool(flag.item())
+
+
+def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[torch.Tensor]:
+    """Gradients become Inf where a scaler is to notice, else zero."""
+    state.skipped = True
+    state.stats = StepStats(state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 1.0)
+    for piece in pieces:
+        piece.buffer.fill_(math.inf if state.scaler is not None else 0.0)
+        if piece.future is not None:
+            piece.future.set_result(piece.buffer)
+    done = torch.futures.Future(devices=[pieces[-1].buffer.device]) if pieces[-1].buffer.is_cuda else torch.futures.Future()
+    done.set_result(pieces[-1].buffer)
+    return done
+
+
+def _parameters_hash(state: DGCState, pieces: Sequence[_Piece]) -> int:
+    """0 when it is not time to compare."""
+    every = state.check_parameters_every
+    if every <= 0 or state.step == 0 or state.step % every != 0:
+        return 0
+    value = 0
+    for _, parameter in sorted((p for piece in pieces for p in piece.parameters), key=lambda p: p[0]):
+        here = parameter.detach().cpu()
+        here = here if here.is_contiguous() else here.contiguous()
+        value = _core.hash64(here.data_ptr(), here.numel() * here.element_size(), value)
+    return value
+
+
+def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale: float, norm: Optional[float]) -> torch.futures.Future[torch.Tensor]:
+    _agree(state)
+    parts = _sorted_parts(pieces)
+    present = [part.present for part in parts]
+    slot = torch.zeros(_slots.size_of(len(parts), state._residuals.bound([part.tensor for part in parts])), dtype=torch.uint8)
+    with state._lock:
+        state.skipped = False
+        number = state._exchanges
+        state._exchanges += 1
+        state._pending += 1
+        state._last_sent = last
+        try:
+            if state._failure is not None:
+                raise state._failure
+            size = state._residuals.compress(parts, *_slots.room_of(slot, len(parts)), 1.0 / loss_scale, norm)
+            _slots.write_header(slot, state._rank, state.step, number, present, _parameters_hash(state, pieces))
+            state._bytes[0] += size
+            state._bytes[1] += slot.numel()
+        except Exception as error:  # the others wait for this slot: tell them, and raise with them
+            _slots.write_error(slot, len(parts), error)
+            _slots.write_header(slot, state._rank, state.step, number, present, failed=True)
+    sent = slot.to(_wire_device(state, pieces[-1].buffer.device))
+    received = list(torch.empty(state._workers * sent.numel(), dtype=torch.uint8, device=sent.device).split(sent.numel()))
+    work = dist.all_gather(received, sent, group=state.process_group, async_op=True)
+    return work.get_future().then(_Callback(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future)))
+
+
+def _finish(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], received: Sequence[torch.Tensor], number: int, loss_scale: float,
+            future: Any) -> torch.Tensor:
+    try:
+        try:
+            future.wait()
+        except Exception as error:
+            _core.fail("peer_lost", "all-gather", f"step {state.step}", str(error), "look at what ended another rank")
+        _add(state, pieces, parts, [slot.cpu() for slot in received], number, loss_scale)
+    except Exception as error:
+        _fail(state, error)
+        for piece in pieces[:-1]:
+            piece.future.set_exception(error)
+        raise
+    for piece in pieces[:-1]:
+        piece.future.set_result(piece.buffer)
+    return pieces[-1].buffer
+
+
+def _add(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], received: Sequence[torch.Tensor], number: int, loss_scale: float) -> None:
+    slots = [_slots.read(slot, rank, len(parts)) for rank, slot in enumerate(received)]
+    for rank, slot in enumerate(slots):
+        if slot.failed:
+            _slots.raise_error(received[rank], rank, len(parts))
+    for rank, slot in enumerate(slots):
+        if (slot.step, slot.exchange) != (state.step, number):
+            _core.fail("configuration_mismatch", "exchange", f"rank {rank}",
+                       f"is at step {slot.step}, exchange {slot.exchange}, this rank at step {state.step}, exchange {number}",
+                       "all ranks have to make the same calls")
+        if slot.parameters != slots[0].parameters:
+            _core.fail("diverged", "compare parameters", f"rank {rank}", f"has other parameters than rank 0 at step {state.step}",
+                       "go back to the last checkpoint; check_parameters_every=0 turns this off")
+    for piece in pieces:
+        piece.work.zero_()
+    state._residuals.add_messages([(slot.address, slot.size) for slot in slots], parts, loss_scale)
+    frozen = [part for i, part in enumerate(parts) if not any(slot.present[i] for slot in slots)]
+    for part in frozen:
+        part.values.zero_()
+    for piece in pieces:
+        if piece.work is not piece.buffer:
+            piece.buffer.copy_(piece.work)
+    with state._lock:
+        state._frozen += [part.tensor for part in frozen]
+        state._pending -= 1
+        if state._last_sent and state._pending == 0:
+            _commit(state)
+
+
+def _commit(state: DGCState) -> None:
+    elements = sum(spec.elements for spec in state._specs)
+    message, padded = state._bytes
+    state.stats = StepStats(state.step, False, state.schedule.ratio_at(state.step), sum(state._residuals.sent()), message, padded,
+                            4.0 * elements / message, state._residuals.clip_factor)
+    state._residuals.commit(state._frozen)
+    state._exchanges, state._last_sent, state._frozen, state._bytes = 0, False, [], [0, 0]
+
+
+def _fail(state: DGCState, error: Exception) -> None:
+    """The step is over: what was selected goes back, and stays accumulated."""
+    with state._lock:
+        if state._failure is None:
+            state._failure = error
+            state._residuals.restore()

@@ -1,0 +1,301 @@
+// The extension dgc._core: libdgc for Python. Everything that may take long runs without the GIL.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <xxhash.h>
+
+#include <limits>
+#include <string>
+
+#include "dgc/error.h"
+#include "dgc/schedule.h"
+#include "dgc/target.h"
+#include "dgc/version.h"
+#include "dgc/wire.h"
+#include "session.h"
+
+namespace py = pybind11;
+using namespace py::literals;  // NOLINT(google-build-using-namespace): "name"_a
+
+namespace dgc::python {
+namespace {
+
+using Unlocked = py::call_guard<py::gil_scoped_release>;
+
+std::vector<Array> arrays_of(
+    const std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>& list) {
+  std::vector<Array> arrays;
+  arrays.reserve(list.size());
+  for (const auto& [tensor, address, elements] : list) {
+    arrays.push_back({.tensor = tensor, .address = address, .elements = elements});
+  }
+  return arrays;
+}
+
+std::vector<Bytes> bytes_of(const std::vector<std::pair<std::uintptr_t, std::size_t>>& list) {
+  std::vector<Bytes> all;
+  all.reserve(list.size());
+  for (const auto& [address, size] : list) all.push_back({.address = address, .size = size});
+  return all;
+}
+
+std::span<const std::byte> contents_of(const py::buffer_info& buffer) {
+  return {static_cast<const std::byte*>(buffer.ptr),
+          static_cast<std::size_t>(buffer.size * buffer.itemsize)};
+}
+
+/// Memory of Python's that can be written to, of whole items.
+template <typename Item>
+py::bytearray bytearray_of(std::span<const Item> items) {
+  return {reinterpret_cast<const char*>(items.data()), items.size_bytes()};
+}
+
+py::dict dict_of(const FrameInfo& frame) {
+  return py::dict("tensor"_a = frame.tensor, "elements"_a = frame.elements,
+                  "entries"_a = frame.entries, "values"_a = name_of(frame.value_type),
+                  "indices"_a = name_of(frame.coding), "bytes"_a = frame.bytes,
+                  "value_bytes"_a = frame.value_bytes, "index_bytes"_a = frame.index_bytes);
+}
+
+py::dict inspect(const py::buffer& message) {
+  const py::buffer_info buffer = message.request();
+  MessageInfo info;
+  {
+    const py::gil_scoped_release unlocked;
+    info = inspect_message(contents_of(buffer));
+  }
+  py::list frames;
+  for (const FrameInfo& frame : info.frames) frames.append(dict_of(frame));
+  return py::dict("step"_a = info.header.step, "schema"_a = info.header.schema,
+                  "sender"_a = info.header.sender, "bytes"_a = info.bytes, "frames"_a = frames);
+}
+
+/// (tensor, elements, positions as int64, values as float32) of each frame of a rank's message.
+py::list decode(const Bytes& message, std::size_t rank, std::uint64_t step, std::uint32_t schema) {
+  std::vector<Entries> all;
+  std::vector<std::vector<std::int64_t>> positions;
+  {
+    const py::gil_scoped_release unlocked;
+    check_header(inspect_message(message.span()).header, rank, step, schema);
+    all = decode_entries(message.span(), std::numeric_limits<std::uint64_t>::max());
+    for (const Entries& frame : all) {
+      positions.emplace_back(frame.indices.begin(), frame.indices.end());
+    }
+  }
+  py::list frames;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    frames.append(py::make_tuple(all[i].tensor, all[i].elements,
+                                 bytearray_of(std::span<const std::int64_t>(positions[i])),
+                                 bytearray_of(std::span<const float>(all[i].values))));
+  }
+  return frames;
+}
+
+/// A frame to be: entries that were selected elsewhere. Without positions it is the whole tensor.
+struct Selected {
+  std::uint32_t tensor;
+  std::uint64_t elements;
+  std::uintptr_t indices;  // of int64, or 0
+  std::uintptr_t values;
+  std::uintptr_t decoded;
+  std::size_t count;
+  std::string value_type;
+  std::string coding;
+};
+
+std::size_t encode(const std::vector<Selected>& frames, const MessageHeader& header,
+                   const Bytes& out) {
+  MessageWriter writer(out.span(), header);
+  std::vector<std::uint32_t> indices;
+  for (const Selected& frame : frames) {
+    indices.clear();
+    if (frame.indices != 0) {
+      const std::span given(reinterpret_cast<const std::int64_t*>(frame.indices), frame.count);
+      for (const std::int64_t index : given) indices.push_back(static_cast<std::uint32_t>(index));
+    }
+    const std::span<const float> values(reinterpret_cast<const float*>(frame.values), frame.count);
+    const std::span<float> decoded(reinterpret_cast<float*>(frame.decoded), frame.count);
+    writer.add({.tensor = frame.tensor,
+                .elements = frame.elements,
+                .indices = indices,
+                .values = values,
+                .value_type = parse_value_type(frame.value_type),
+                .coding = parse_index_coding(frame.coding)},
+               decoded);
+  }
+  return writer.finish();
+}
+
+/// Errors of the library become dgc.Error, with their parts as attributes.
+void translate_errors(py::module_& m) {
+  static PyObject* type = nullptr;
+  type = PyErr_NewExceptionWithDoc("dgc.Error",
+                                   "What the library reports: str() is the whole text; code, "
+                                   "operation, subject, problem and hint are its parts.",
+                                   PyExc_RuntimeError, nullptr);
+  m.add_object("Error", py::reinterpret_borrow<py::object>(type));
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const Error& error) {
+      py::object instance = py::reinterpret_borrow<py::object>(type)(error.what());
+      instance.attr("code") = error_name(error.code());
+      instance.attr("operation") = error.operation();
+      instance.attr("subject") = error.subject();
+      instance.attr("problem") = error.problem();
+      instance.attr("hint") = error.hint();
+      PyErr_SetObject(type, instance.ptr());
+    }
+  });
+}
+
+/// For errors that begin in Python, or on another rank.
+[[noreturn]] void fail(const std::string& code, const std::string& operation,
+                       const std::string& subject, const std::string& problem,
+                       const std::string& hint) {
+  ErrorCode known = ErrorCode::internal;
+  for (int number = 0; number < 400; ++number) {
+    if (error_name(static_cast<ErrorCode>(number)) == code) known = static_cast<ErrorCode>(number);
+  }
+  throw Error(known, operation, subject, problem, hint);
+}
+
+void bind_schedule(py::module_& m) {
+  py::class_<Schedule>(m, "Schedule", "Which share of each gradient is sent at which step.")
+      .def(py::init<double>(), "ratio"_a = 0.001)
+      .def_static("stages", &Schedule::stages, "ratios"_a, "steps_each"_a, "final_ratio"_a)
+      .def_static("paper", &Schedule::paper, "warmup_steps"_a)
+      .def_static("exponential", &Schedule::exponential, "first"_a, "final_ratio"_a, "steps"_a)
+      .def_static("parse", &Schedule::parse, "text"_a, "steps_per_epoch"_a = 0)
+      .def("ratio_at", &Schedule::ratio_at, "step"_a)
+      .def_property_readonly("warmup_steps", &Schedule::warmup_steps)
+      .def("describe", &Schedule::describe);
+}
+
+void bind_session(py::module_& m) {
+  using Arrays = std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>;
+  py::class_<Session>(m, "Session")
+      .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
+                           tensors,
+                       std::uint32_t rank, std::uint32_t workers, const Schedule& schedule,
+                       float momentum, bool nesterov, bool masking, double clip_norm,
+                       const std::string& selection, const std::string& values,
+                       const std::string& dense_values, const std::string& indices,
+                       std::uint32_t schema, int threads) {
+             std::vector<TensorSpec> specs;
+             for (const auto& [name, shape, dense] : tensors) specs.push_back({name, shape, dense});
+             return std::make_unique<Session>(
+                 std::move(specs), rank, workers,
+                 CompressOptions{.schedule = schedule,
+                                 .momentum = momentum,
+                                 .nesterov = nesterov,
+                                 .masking = masking,
+                                 .clip_norm = clip_norm,
+                                 .selection = parse_selection(selection),
+                                 .values = parse_value_type(values),
+                                 .dense_values = parse_value_type(dense_values),
+                                 .indices = parse_index_coding(indices),
+                                 .schema = schema,
+                                 .threads = threads});
+           }),
+           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "momentum"_a,
+           "nesterov"_a, "masking"_a, "clip_norm"_a, "selection"_a, "values"_a, "dense_values"_a,
+           "indices"_a, "schema"_a, "threads"_a)
+      .def_property(
+          "step", [](Session& s) { return s.state().step(); },
+          [](Session& s, std::uint64_t step) { s.state().set_step(step); })
+      .def_property_readonly("clip_factor", &Session::clip_factor)
+      .def(
+          "norm", [](const Session& s, const Arrays& g) { return s.norm(arrays_of(g)); },
+          "gradients"_a, Unlocked())
+      .def("bound", &Session::bound, "tensors"_a)
+      .def(
+          "compress",
+          [](Session& s, const Arrays& gradients, const std::vector<std::size_t>& absent,
+             std::uintptr_t out, std::size_t room, double scale, std::optional<double> norm) {
+            return s.compress(arrays_of(gradients), absent, {.address = out, .size = room}, scale,
+                              norm);
+          },
+          "gradients"_a, "absent"_a, "out"_a, "room"_a, "scale"_a, "norm"_a, Unlocked())
+      .def("commit", &Session::commit, "frozen"_a, Unlocked())
+      .def("restore", &Session::restore, Unlocked())
+      .def(
+          "velocity",
+          [](Session& s, std::size_t tensor) {
+            const std::span<float> u = s.state().velocity(tensor);
+            return std::pair(reinterpret_cast<std::uintptr_t>(u.data()), u.size());
+          },
+          "tensor"_a)
+      .def(
+          "residual",
+          [](Session& s, std::size_t tensor) {
+            const std::span<float> v = s.state().residual(tensor);
+            return std::pair(reinterpret_cast<std::uintptr_t>(v.data()), v.size());
+          },
+          "tensor"_a)
+      .def("sent", [](const Session& s) {
+        std::vector<std::uint64_t> sent;
+        for (const TensorStats& tensor : s.stats()) sent.push_back(tensor.sent);
+        return sent;
+      });
+}
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "libdgc on raw memory; see the package dgc.";
+  m.attr("__version__") = DGC_VERSION;
+  translate_errors(m);
+  bind_schedule(m);
+  bind_session(m);
+  m.attr("MESSAGE_OVERHEAD") = kMessageOverhead;
+  m.def("fail", &fail, "code"_a, "operation"_a, "subject"_a, "problem"_a, "hint"_a = "");
+  m.def("active_target", &active_target);
+  m.def("entries_at", &entries_at, "ratio"_a, "elements"_a);
+  m.def(
+      "frame_bound",
+      [](std::uint64_t elements, std::uint64_t entries, const std::string& values,
+         const std::string& indices) {
+        return frame_bound(elements, entries, parse_value_type(values),
+                           parse_index_coding(indices));
+      },
+      "elements"_a, "entries"_a, "values"_a, "indices"_a);
+  m.def("inspect_message", &inspect, "message"_a);
+  m.def(
+      "decode",
+      [](std::uintptr_t address, std::size_t size, std::size_t rank, std::uint64_t step,
+         std::uint32_t schema) {
+        return decode({.address = address, .size = size}, rank, step, schema);
+      },
+      "address"_a, "size"_a, "rank"_a, "step"_a, "schema"_a);
+  m.def(
+      "add_messages",
+      [](const std::vector<std::pair<std::uintptr_t, std::size_t>>& messages,
+         const std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>& targets,
+         float alpha, std::uint64_t step, std::uint32_t schema) {
+        add_messages(bytes_of(messages), arrays_of(targets), alpha, step, schema);
+      },
+      "messages"_a, "targets"_a, "alpha"_a, "step"_a, "schema"_a, Unlocked());
+  m.def(
+      "encode",
+      [](const std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uintptr_t, std::uintptr_t,
+                                      std::uintptr_t, std::size_t, std::string, std::string>>&
+             frames,
+         std::uint64_t step, std::uint32_t schema, std::uint16_t sender, std::uintptr_t out,
+         std::size_t room) {
+        std::vector<Selected> list;
+        for (const auto& [tensor, elements, indices, values, decoded, count, type, coding] :
+             frames) {
+          list.push_back({tensor, elements, indices, values, decoded, count, type, coding});
+        }
+        return encode(list, {.step = step, .schema = schema, .sender = sender},
+                      {.address = out, .size = room});
+      },
+      "frames"_a, "step"_a, "schema"_a, "sender"_a, "out"_a, "room"_a, Unlocked());
+  m.def(
+      "hash64",
+      [](std::uintptr_t address, std::size_t size, std::uint64_t seed) {
+        return XXH64(reinterpret_cast<const void*>(address), size, seed);
+      },
+      "address"_a, "size"_a, "seed"_a, Unlocked());
+}
+
+}  // namespace
+}  // namespace dgc::python

@@ -1,0 +1,83 @@
+// What the Python package keeps of a worker: u and v, and a Compressor over them. Tensors come as
+// addresses, so that the extension knows no framework; whoever calls keeps them alive.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dgc/compressor.h"
+#include "dgc/state.h"
+
+namespace dgc::python {
+
+/// An array of floats in memory that belongs to the caller.
+struct Array {
+  std::size_t tensor = 0;
+  std::uintptr_t address = 0;
+  std::size_t elements = 0;
+
+  std::span<float> values() const noexcept { return {reinterpret_cast<float*>(address), elements}; }
+};
+
+/// Bytes in memory that belongs to the caller.
+struct Bytes {
+  std::uintptr_t address = 0;
+  std::size_t size = 0;
+
+  std::span<std::byte> span() const noexcept {
+    return {reinterpret_cast<std::byte*>(address), size};
+  }
+};
+
+/// A worker's side of a step that may turn out not to concern some tensors. A rank that has no
+/// gradient of a tensor cannot know in time whether another has one. It goes on as with a gradient
+/// of zero, and keeps what u and v were: if no rank had one, they are put back.
+class Session {
+ public:
+  Session(std::vector<TensorSpec> tensors, std::uint32_t rank, std::uint32_t workers,
+          const CompressOptions& options);
+
+  State& state() noexcept { return state_; }
+  const CompressOptions& options() const noexcept { return compressor_.options(); }
+  double clip_factor() const noexcept { return compressor_.clip_factor(); }
+  std::span<const TensorStats> stats() const noexcept { return compressor_.stats(); }
+
+  double norm(const std::vector<Array>& gradients) const;
+  /// Bytes that the message of these tensors cannot exceed at the current step: the same on all
+  /// ranks.
+  std::size_t bound(const std::vector<std::size_t>& tensors) const;
+  /// As Compressor::compress. `absent` are those of the gradients that stand for none, and are
+  /// zero.
+  std::size_t compress(const std::vector<Array>& gradients, const std::vector<std::size_t>& absent,
+                       const Bytes& out, double scale, std::optional<double> norm);
+  /// The step was delivered; no rank had a gradient of `frozen`.
+  void commit(const std::vector<std::size_t>& frozen);
+  /// The step was not delivered.
+  void restore();
+
+ private:
+  struct Kept {
+    std::size_t tensor;
+    std::vector<float> velocity;
+    std::vector<float> residual;
+  };
+  void put_back(const Kept& kept) noexcept;
+
+  State state_;
+  Compressor compressor_;
+  std::vector<Kept> kept_;  // of the current step
+};
+
+/// Throws Error unless a message that is there is of this step and schema, and from this rank.
+void check_header(const MessageHeader& header, std::size_t rank, std::uint64_t step,
+                  std::uint32_t schema);
+
+/// Adds all ranks' messages of a step to the targets, in the order of the ranks. Throws Error
+/// unless each is valid, of this step and schema, from its rank, and about these targets.
+void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& targets,
+                  float alpha, std::uint64_t step, std::uint32_t schema);
+
+}  // namespace dgc::python

@@ -1,0 +1,247 @@
+"""What DDP scripts do: accumulation, parameters without gradient, static graphs, new buckets, layouts, saving."""
+
+import copy
+import io
+import pickle
+import unittest
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import dgc
+from workers import Recorded, flat, gradients_of, run
+
+STEPS = 12
+
+
+def make(ddp_options, state_options, shapes=Recorded.SHAPES):
+    model = Recorded(shapes=shapes)
+    ddp = DDP(model, **ddp_options)
+    state = dgc.DGCState(model, **{"momentum": 0.9, "ratio": 0.05, **state_options})
+    ddp.register_comm_hook(state, dgc.hook)
+    return model, ddp, state, torch.optim.SGD(ddp.parameters(), lr=0.05)
+
+
+def train(rank, ddp_options, state_options, buckets=None):
+    model, ddp, state, optimizer = make(ddp_options, state_options)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        ddp(gradients_of(rank, step)).backward()
+        optimizer.step()
+    # A slot for each bucket, and its least size is known. The first step had one bucket.
+    assert buckets is None or state.stats.padded_bytes >= buckets * 1024, state.stats
+    return flat(model), state.state_dict()
+
+
+def accumulate(rank, halves):
+    model, ddp, state, optimizer = make({}, {})
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        gradients = gradients_of(rank, step)
+        if halves:
+            # Halves are exact, so that their sum is.
+            half = {name: g / 2 for name, g in gradients.items()}
+            with ddp.no_sync():
+                ddp(half).backward()
+            ddp(half).backward()
+        else:
+            ddp(gradients).backward()
+        optimizer.step()
+    assert state.step == STEPS
+    return flat(model), state.state_dict()
+
+
+def partly_unused(rank, path, ddp_options):
+    """'bias' and 'second' get no gradient anywhere at odd steps; 'first' none on rank 1, ever."""
+    model, ddp, state, optimizer = make(ddp_options, {"path": path, "ratio": 1.0, "values": "fp32"})
+    frozen = []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        before = state.state_dict()
+        gradients = gradients_of(rank, step)
+        if step % 2 == 1:
+            del gradients["bias"], gradients["second"]
+        if rank == 1:
+            del gradients["first"]
+        ddp(gradients).backward()
+        after = state.state_dict()
+        if step % 2 == 1:
+            frozen.append(model.bias.grad is None and model.second.grad is None
+                          and all(torch.equal(before[part][n], after[part][n]) for part in ("velocity", "residual") for n in ("bias", "second")))
+        assert model.first.grad is not None
+        optimizer.step()
+    return flat(model), frozen
+
+
+def partly_unused_oracle():
+    model = Recorded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        for name, p in model.named_parameters():
+            if step % 2 == 1 and name in ("bias", "second"):
+                continue
+            p.grad = sum(gradients_of(rank, step)[name] for rank in range(4) if (rank, name) != (1, "first")) / 4
+        optimizer.step()
+    return flat(model)
+
+
+def never_used(rank):
+    """A static graph with a parameter that is never used."""
+    model, ddp, state, optimizer = make({"static_graph": True, "bucket_cap_mb": 0.001}, {})
+    start = model.second.detach().clone()
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        gradients = gradients_of(rank, step)
+        del gradients["second"]
+        ddp(gradients).backward()
+        optimizer.step()
+    saved = state.state_dict()
+    assert torch.equal(model.second, start) and saved["residual"]["second"].abs().sum() == 0
+    assert state.step == STEPS
+    return flat(model)
+
+
+def half_precision(rank, dtype):
+    model = Recorded(shapes={"weight": (50, 40), "bias": (50,)}).to(dtype)
+    ddp = DDP(model)
+    state = dgc.DGCState(ddp, ratio=0.05)
+    ddp.register_comm_hook(state, dgc.hook)
+    for step in range(3):
+        ddp.zero_grad(set_to_none=True)
+        ddp({n: g.to(dtype) for n, g in gradients_of(rank, step, {"weight": (50, 40), "bias": (50,)}).items()}).backward()
+    assert model.weight.grad.dtype == dtype and model.weight.grad.abs().sum() > 0
+    return model.weight.grad.float()
+
+
+def channels_last(rank, last):
+    torch.manual_seed(1)
+    model = torch.nn.Conv2d(6, 10, 3, bias=False)
+    if last:
+        model = model.to(memory_format=torch.channels_last)
+    ddp = DDP(model)
+    state = dgc.DGCState(ddp, ratio=0.1, values="fp32")
+    ddp.register_comm_hook(state, dgc.hook)
+    chance = torch.Generator().manual_seed(rank)
+    for _ in range(4):
+        ddp.zero_grad(set_to_none=True)
+        weighted = torch.randn(10, 6, 3, 3, generator=chance)
+        x = torch.eye(54).reshape(54, 6, 3, 3)  # makes the gradient of the weight what is given
+        (ddp(x).flatten(1) * weighted.reshape(10, 54).t()).sum().backward()
+    return model.weight.grad.contiguous().clone()
+
+
+def resume(rank, split):
+    model, ddp, state, optimizer = make({"bucket_cap_mb": 0.001}, {"warmup": ([0.5, 0.2], 4)})
+    for step in range(STEPS):
+        if step == split:
+            file = io.BytesIO()
+            torch.save({"model": model.state_dict(), "dgc": state.state_dict()}, file)
+            file.seek(0)
+            saved = torch.load(file)
+            model, ddp, state, optimizer = make({}, {"warmup": ([0.5, 0.2], 4)})
+            model.load_state_dict(saved["model"])
+            state.load_state_dict(saved["dgc"])
+        optimizer.zero_grad()
+        ddp(gradients_of(rank, step)).backward()
+        optimizer.step()
+    return flat(model), state.state_dict()
+
+
+def with_pickle(rank, split):
+    model, ddp, state, optimizer = make({}, {"warmup": 8})
+    for step in range(STEPS):
+        if step == split:
+            state = pickle.loads(pickle.dumps(state))
+            ddp = DDP(copy.deepcopy(model))
+            try:
+                ddp.register_comm_hook(state, dgc.hook)
+                ddp(gradients_of(rank, step)).backward()
+            except Exception as error:
+                assert "attach" in str(error), error
+            else:
+                raise AssertionError("a state without parameters was used")
+            model = copy.deepcopy(model)
+            ddp = DDP(model)
+            state.attach(model)
+            ddp.register_comm_hook(state, dgc.hook)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+        optimizer.zero_grad()
+        ddp(gradients_of(rank, step)).backward()
+        optimizer.step()
+    return flat(model), state.state_dict()
+
+
+def fewer_workers(rank, saved):
+    state = make({}, {})[2]
+    state.load_state_dict(saved)
+    return state.state_dict()
+
+
+class UnderDdp(unittest.TestCase):
+    def same(self, one, other):
+        for rank, ((p, a), (q, b)) in enumerate(zip(one, other)):
+            self.assertTrue(torch.equal(p, q), f"parameters of rank {rank}")
+            for part in ("velocity", "residual"):
+                for name in a[part]:
+                    self.assertTrue(torch.equal(a[part][name], b[part][name]), f"{part} of '{name}', rank {rank}")
+
+    def test_buckets_change_nothing(self):
+        """Buckets are made anew after the first step: results are those of one bucket."""
+        whole = run(train, {"bucket_cap_mb": 100}, {})
+        for options in ({"bucket_cap_mb": 0.001}, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True},
+                        {"bucket_cap_mb": 0.001, "static_graph": True}, {"bucket_cap_mb": 0.001, "find_unused_parameters": True}):
+            with self.subTest(**options):
+                self.same(run(train, options, {}, 3), whole)
+
+    def test_deferred_changes_nothing(self):
+        """A clip that never fires, and steps that could be skipped, wait for the last bucket and give the same."""
+        whole = run(train, {}, {})
+        for options in ({"clip_norm": 1e9}, {"nonfinite": "skip"}):
+            with self.subTest(**options):
+                self.same(run(train, {"bucket_cap_mb": 0.001}, options), whole)
+
+    def test_accumulation(self):
+        self.same(run(accumulate, True), run(accumulate, False))
+
+    def test_parameters_without_gradient(self):
+        expected = partly_unused_oracle()
+        for path in ("core", "torch"):
+            for options in ({"find_unused_parameters": True, "bucket_cap_mb": 0.001}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+                with self.subTest(path=path, **options):
+                    results = run(partly_unused, path, options)
+                    for parameters, frozen in results:
+                        self.assertEqual(frozen, [True] * (STEPS // 2))
+                        torch.testing.assert_close(parameters, expected, rtol=1e-5, atol=1e-5)
+
+    def test_static_graph_with_an_unused_parameter(self):
+        results = run(never_used)
+        self.assertTrue(all(torch.equal(r, results[0]) for r in results))
+
+    def test_half_precision(self):
+        # Gloo of this PyTorch knows no bfloat16.
+        results = run(half_precision, torch.float16, ranks=2)
+        self.assertTrue(torch.equal(results[0], results[1]))
+
+    def test_channels_last(self):
+        for one, other in zip(run(channels_last, False, ranks=2), run(channels_last, True, ranks=2)):
+            torch.testing.assert_close(one, other)
+
+    def test_resume(self):
+        self.same(run(resume, 5), run(resume, None))
+
+    def test_pickle(self):
+        self.same(run(with_pickle, 6), run(with_pickle, None))
+
+    def test_another_number_of_workers(self):
+        old = [state for _, state in run(train, {}, {})]
+        new = run(fewer_workers, old, ranks=3)
+        for part in ("velocity", "residual"):
+            for name in old[0][part]:
+                torch.testing.assert_close(sum(s[part][name] for s in new), sum(s[part][name] for s in old))
+        self.assertTrue(torch.equal(new[1]["residual"]["first"], old[1]["residual"]["first"]))
+        self.assertEqual(new[0]["step"], STEPS)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,136 @@
+"""Python and C++ send the same bytes, read each other's, and select the same entries.
+
+test_wire.py MESSAGE_PEER [SGD_PEER]
+"""
+
+import array
+import ctypes
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import dgc
+import dgc._core as core
+from workers import Recorded, flat, gradients_of, run
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import reference_decoder  # noqa: E402
+
+PEERS = [a for a in sys.argv[1:] if not a.startswith("-")]
+WORKERS, STEPS, RATIO = 4, 30, 0.01
+SHAPES = {**Recorded.SHAPES, "third": (300, 40)}
+
+
+def train(rank, folder, options):
+    """Writes gradients and messages; returns what the hook made of them."""
+    model = Recorded(shapes=SHAPES)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30  # a message a step, as from C++'s compressor
+    ddp = DDP(model, bucket_cap_mb=1024)
+    state = dgc.DGCState(ddp, momentum=0.9, ratio=RATIO, **options)
+    ddp.register_comm_hook(state, dgc.hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    messages, sums = [], []
+    compress = state._residuals.compress
+
+    def listen(parts, out, room, scale, norm):
+        size = compress(parts, out, room, scale, norm)
+        messages.append(ctypes.string_at(out, size))
+        return size
+
+    state._residuals.compress = listen
+    with open(f"{folder}/gradients.{rank}", "wb") as recorded:
+        for step in range(STEPS):
+            gradients = gradients_of(rank, step, SHAPES)
+            for g in gradients.values():
+                array.array("f", g.flatten().tolist()).tofile(recorded)
+            optimizer.zero_grad()
+            ddp(gradients).backward()
+            sums.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+            optimizer.step()
+    for step, message in enumerate(messages):
+        pathlib.Path(folder, f"python.{rank}.{step}").write_bytes(message)
+    return flat(model), state.state_dict(), sums, state._options.schema
+
+
+def floats(file):
+    return torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.float32)
+
+
+class Wire(unittest.TestCase):
+    def trained(self, folder, options):
+        (folder / "model.txt").write_text("".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in SHAPES.items()))
+        return run(train, str(folder), options)
+
+    def test_messages(self):
+        for values, path in (("fp16", "core"), ("fp32", "torch"), ("int8", "core")):
+            with self.subTest(values=values, path=path), tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                results = self.trained(folder, {"values": values, "path": path})
+                subprocess.run([PEERS[0], name, str(WORKERS), str(STEPS), str(RATIO), values, str(results[0][3])], check=True)
+                elements = sum(s.numel() for s in results[0][2][:1])
+                for step in range(STEPS):
+                    ours = [(folder / f"python.{rank}.{step}").read_bytes() for rank in range(WORKERS)]
+                    theirs = [(folder / f"cpp.{rank}.{step}").read_bytes() for rank in range(WORKERS)]
+                    self.assertEqual(ours, theirs, f"step {step}")
+                    # C++ adds Python's messages; Python adds C++'s.
+                    self.assertTrue(torch.equal(floats(folder / f"sum.{step}"), results[0][2][step]), f"step {step}")
+                    self.assertTrue(torch.equal(self.added(theirs, step, results[0][3], elements), results[0][2][step]))
+                info = dgc.inspect_message(theirs[2])
+                self.assertEqual((info["step"], info["sender"], len(info["frames"])), (STEPS - 1, 2, len(SHAPES)))
+                self.assertEqual({f["values"] for f in info["frames"]}, {values, "fp32"})
+                self.assertEqual(reference_decoder.decode_message(ours[1])["sender"], 1)
+
+    def added(self, messages, step, schema, elements):
+        sums = torch.zeros(elements)
+        targets, begin = [], 0
+        for t, shape in enumerate(SHAPES.values()):
+            count = torch.Size(shape).numel()
+            targets.append((t, sums.data_ptr() + 4 * begin, count))
+            begin += count
+        buffers = [ctypes.create_string_buffer(m, len(m)) for m in messages]
+        core.add_messages([(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)], targets, 1.0, step, schema)
+        with self.assertRaisesRegex(dgc.Error, "rank 0: sent step"):
+            core.add_messages([(ctypes.addressof(buffers[0]), len(messages[0]))], targets, 0.0, step + 1, schema)
+        damaged = ctypes.create_string_buffer(messages[0][:-1] + bytes([messages[0][-1] ^ 1]), len(messages[0]))
+        with self.assertRaisesRegex(dgc.Error, "rank 0: .*checksum"):
+            core.add_messages([(ctypes.addressof(damaged), len(messages[0]))], targets, 1.0, step, schema)
+        return sums
+
+    @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
+    def test_sgd_selects_the_same(self):
+        for values, nesterov in (("fp32", False), ("fp16", True)):
+            with self.subTest(values=values, nesterov=nesterov), tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                results = self.trained(folder, {"values": values, "nesterov": nesterov})
+                subprocess.run([PEERS[1], name, str(WORKERS), str(STEPS), str(RATIO), values, str(int(nesterov))], check=True)
+                for rank, (parameters, ours, _, _) in enumerate(results):
+                    theirs = state_file(folder / f"state.{rank}")
+                    self.assertEqual(theirs["step"], STEPS)
+                    for part in ("velocity", "residual"):
+                        for tensor in SHAPES:
+                            # The same entries were sent exactly where u and v are the same, bit for bit.
+                            self.assertTrue(torch.equal(ours[part][tensor], theirs[part][tensor]), f"{part} of '{tensor}', rank {rank}")
+                    torch.testing.assert_close(parameters, floats(folder / "parameters"), rtol=1e-5, atol=1e-5)
+
+
+def state_file(file):
+    """u and v of a state file, read without the library."""
+    saved = reference_decoder.decode_state(file.read_bytes())
+    found = {"step": saved["step"], "velocity": {}, "residual": {}}
+    for tensor in saved["tensors"]:
+        for part in ("velocity", "residual"):
+            found[part][tensor["name"]] = torch.frombuffer(bytearray(struct.pack(f"<{len(tensor[part])}I", *tensor[part])), dtype=torch.float32)
+    return found
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
