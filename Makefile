@@ -6,18 +6,20 @@
 
 FUZZ_SECONDS ?= 20
 
-.PHONY: all configure build demo test check sanitize fuzz lint browser format clean
+.PHONY: all build demo test check sanitize fuzz lint browser format clean
 
 all: build
 
-configure:
+# -U: what `make demo` left out comes back.
+build:
 	@scripts/install-packages build
-	@cmake --preset release -Wno-dev --log-level=WARNING
-
-build: configure
+	@cmake --preset release -Wno-dev --log-level=WARNING -UDGC_BUILD_TESTS -UDGC_WITH_PYTHON
 	@cmake --build --preset release
 
-demo: configure
+# Only the command: neither tests nor the PyTorch package.
+demo:
+	@scripts/install-packages demo
+	@cmake --preset release -Wno-dev --log-level=WARNING -DDGC_BUILD_TESTS=OFF -DDGC_WITH_PYTHON=OFF
 	@cmake --build --preset release --target dgc_command
 	build/dgc train --preset small --compare dense,dgc
 
