@@ -66,8 +66,10 @@ std::span<const PaperModel> paper_models() {
        R"({"model": "deepspeech", "hidden": 1200, "layers": 7, "rnn": "gru", "convolutions": 3,
            "batch": 4})",
        608.0,
-       "The recurrent layers' 100,800 biases are sent whole here. Selected with the weights, as where "
-       "a layer is one array, they would leave 0.80 MiB: the published ratio (612, by arithmetic)."},
+       "The recurrent layers' 100,800 biases are sent whole here. Selected with the weights, as "
+       "where "
+       "a layer is one array, they would leave 0.80 MiB: the published ratio (612, by "
+       "arithmetic)."},
   };
   return kModels;
 }
