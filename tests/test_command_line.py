@@ -193,7 +193,7 @@ class CommandLine(unittest.TestCase):
 
     def test_sizes(self) -> None:
         if "libtorch" not in str(json.loads(self.succeeds("info", "--json"))["integrations"]):
-            return self.fails(1, "sizes", says="is not in this build")
+            return self.fails(1, "sizes", says="libtorch is not in this build")
         models = ["AlexNet", "ResNet-50", "PTB"]
         results = json.loads(self.succeeds("sizes", *models, "--steps", "2", "--json", "--quiet"))
         self.assertEqual([r["model"] for r in results], models)
@@ -255,7 +255,7 @@ class CommandLine(unittest.TestCase):
     def test_bench_torch(self) -> None:
         common = ["bench", "torch", "--model", "cnn", "--batch", "2", "--steps", "2", "--quiet"]
         if dgc(*common).returncode != 0:
-            return self.fails(1, *common, says="is not in this build (install libtorch-dev")
+            return self.fails(1, *common, says="libtorch is not in this build (install libtorch-dev")
         results = json.loads(self.succeeds(*common, "--json"))
         self.assertEqual([r["workers"] for r in results], [1, 2])
         for r in results:

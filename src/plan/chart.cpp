@@ -54,14 +54,13 @@ struct Axis {
     return from + (to - from) * share;
   }
   std::vector<double> ticks() const {
+    // A factor, or a step, of about the same size for all scales; rounding keeps the last one.
+    const double power = std::pow(2.0, std::round(std::log2(std::max(1.0, (high - low) / 5.0))));
+    const double last = logarithmic ? std::log(high / low) / std::log(4.0) : high / power;
     std::vector<double> values;
-    if (logarithmic) {
-      for (double v = low; v <= high * 1.001; v *= 4.0) values.push_back(v);
-      return values;
+    for (int i = 0; i <= static_cast<int>(last + 0.001); ++i) {
+      values.push_back(logarithmic ? low * std::pow(4.0, i) : power * i);
     }
-    const double rough = (high - low) / 5.0;
-    const double power = std::pow(2.0, std::round(std::log2(std::max(1.0, rough))));
-    for (double v = 0.0; v <= high * 1.001; v += power) values.push_back(v);
     return values;
   }
 };
