@@ -109,11 +109,11 @@ std::size_t encode(const std::vector<Selected>& frames, const MessageHeader& hea
   for (const Selected& frame : frames) {
     indices.clear();
     if (frame.indices != 0) {
-      const std::span given(reinterpret_cast<const std::int64_t*>(frame.indices), frame.count);
+      const auto given = memory_at<const std::int64_t>(frame.indices, frame.count);
       for (const std::int64_t index : given) indices.push_back(static_cast<std::uint32_t>(index));
     }
-    const std::span<const float> values(reinterpret_cast<const float*>(frame.values), frame.count);
-    const std::span<float> decoded(reinterpret_cast<float*>(frame.decoded), frame.count);
+    const auto values = memory_at<const float>(frame.values, frame.count);
+    const auto decoded = memory_at<float>(frame.decoded, frame.count);
     writer.add({.tensor = frame.tensor,
                 .elements = frame.elements,
                 .indices = indices,
@@ -292,7 +292,7 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "hash64",
       [](std::uintptr_t address, std::size_t size, std::uint64_t seed) {
-        return XXH64(reinterpret_cast<const void*>(address), size, seed);
+        return XXH64(memory_at<const std::byte>(address, size).data(), size, seed);
       },
       "address"_a, "size"_a, "seed"_a, Unlocked());
 }

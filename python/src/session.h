@@ -13,13 +13,19 @@
 
 namespace dgc::python {
 
+/// Memory of a tensor: Python says where it is with a number (data_ptr()).
+template <typename T>
+std::span<T> memory_at(std::uintptr_t address, std::size_t count) noexcept {
+  return {reinterpret_cast<T*>(address), count};  // NOLINT(performance-no-int-to-ptr)
+}
+
 /// An array of floats in memory that belongs to the caller.
 struct Array {
   std::size_t tensor = 0;
   std::uintptr_t address = 0;
   std::size_t elements = 0;
 
-  std::span<float> values() const noexcept { return {reinterpret_cast<float*>(address), elements}; }
+  std::span<float> values() const noexcept { return memory_at<float>(address, elements); }
 };
 
 /// Bytes in memory that belongs to the caller.
@@ -27,9 +33,7 @@ struct Bytes {
   std::uintptr_t address = 0;
   std::size_t size = 0;
 
-  std::span<std::byte> span() const noexcept {
-    return {reinterpret_cast<std::byte*>(address), size};
-  }
+  std::span<std::byte> span() const noexcept { return memory_at<std::byte>(address, size); }
 };
 
 /// A worker's side of a step that may turn out not to concern some tensors. A rank that has no
