@@ -14,7 +14,7 @@ DGC, WRITE_SAMPLES = sys.argv[1:3]
 
 
 def dgc(*arguments: str, env: dict = {}) -> subprocess.CompletedProcess:
-    return subprocess.run([DGC, *arguments], capture_output=True, text=True, env={**os.environ, **env}, timeout=120)
+    return subprocess.run([DGC, *arguments], capture_output=True, text=True, env={**os.environ, **env}, timeout=600)
 
 
 class CommandLine(unittest.TestCase):
