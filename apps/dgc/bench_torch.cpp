@@ -23,6 +23,7 @@
 #include "train/models/cnn.h"
 #include "train/models/lstm.h"
 #include "train/models/resnet.h"
+#include "tuning.h"
 
 namespace dgc::app {
 namespace {
@@ -277,6 +278,7 @@ void print_table(const json& results) {
 
 void run(const Options& options) {
   settings_of(options);  // refuses what it does not know before any model is made
+  use_fast_blas();
   if (!options.as_json) {
     fmt::print(
         "{}, batch {}{} each, momentum 0.9, ratio {}, {} values; plain is torch::optim::SGD, "

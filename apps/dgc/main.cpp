@@ -4,14 +4,12 @@
 #include <cstdio>
 #include <exception>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/nearest.h"
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/version.h"
-#include "tuning.h"
 
 namespace {
 
@@ -52,15 +50,9 @@ std::string suggestion(const CLI::App& app) {
   return {};
 }
 
-/// Commands that are worth the second that starting anew takes.
-bool multiplies_matrices(std::string_view command) {
-  return command == "train" || command == "bench" || command == "sizes";
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && multiplies_matrices(argv[1])) dgc::app::use_fast_blas(argv);
   CLI::App app{
       "dgc: train across slow networks by sending 0.1 % of each gradient.\n\n"
       "  dgc train                               train a model on several workers\n"

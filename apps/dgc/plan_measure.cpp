@@ -4,6 +4,7 @@
 
 #include "train/measure.h"
 #include "train/recipe.h"
+#include "tuning.h"
 
 namespace dgc::app {
 
@@ -13,6 +14,7 @@ double measured_compute(const std::string& model, int batch, int threads) {
     given.update({{"model", "deepspeech"}, {"hidden", 1200}, {"layers", 7}, {"rnn", "gru"}});
   }
   given["threads"] = threads;
+  use_fast_blas();
   return train::measure_compute(train::resolve(given), 5);
 }
 

@@ -8,6 +8,7 @@
 
 #include "command.h"
 #include "output.h"
+#include "tuning.h"
 
 namespace dgc::app {
 namespace {
@@ -67,6 +68,7 @@ void print_table(const std::vector<ModelSizes>& all) {
 }
 
 void run(const Arguments& arguments) {
+  use_fast_blas();
   std::vector<const PaperModel*> models;
   for (const std::string& name : arguments.models) models.push_back(&train::paper_model(name));
   if (models.empty()) {

@@ -242,6 +242,7 @@ int run(const Options& options) {
     throw Error(ErrorCode::invalid_argument, "train", "--out", "a continued run stays where it is",
                 "leave it out");
   }
+  use_fast_blas();
   keep_freed_memory();
   const std::string environment = engine_from_environment();
   const bool worker = environment != "local";

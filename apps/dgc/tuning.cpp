@@ -6,7 +6,10 @@
 
 #include <climits>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace dgc::app {
 namespace {
@@ -42,14 +45,21 @@ bool underestimated() noexcept {
 
 const char* fast_blas_core() noexcept { return underestimated() ? best_core() : blas_core(); }
 
-void use_fast_blas(char** argv) noexcept {
+void use_fast_blas() {
   if (!underestimated()) return;
   // It looks at the variable while it is loaded, before main: only a new program can see it. By its
   // path, or it would be called "exe" in lists of processes.
   char path[PATH_MAX] = {};
   if (::readlink("/proc/self/exe", path, sizeof path - 1) <= 0) return;
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (words.empty()) return;
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   ::setenv(kVariable, best_core(), 1);
-  ::execv(path, argv);
+  ::execv(path, arguments.data());
   ::unsetenv(kVariable);  // it could not be run: slower, but right
 }
 

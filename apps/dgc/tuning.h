@@ -6,8 +6,8 @@ namespace dgc::app {
 /// Debian 12's OpenBLAS takes processors that are newer than itself for the oldest that it knows,
 /// and multiplies with SSE3: several times slower. Where that has happened, runs this program
 /// again with OPENBLAS_CORETYPE set to what the processor can do, and does not return. The variable
-/// is left alone where the user has set it.
-void use_fast_blas(char** argv) noexcept;
+/// is left alone where the user has set it. Call it before anything was said or begun.
+void use_fast_blas();
 
 /// What OpenBLAS takes the processor for, after that; empty where it is not loaded.
 const char* fast_blas_core() noexcept;

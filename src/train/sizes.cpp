@@ -1,6 +1,5 @@
 #include "train/sizes.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -67,8 +66,7 @@ std::span<const PaperModel> paper_models() {
            "batch": 4})",
        608.0,
        "The recurrent layers' 100,800 biases are sent whole here. Selected with the weights, as "
-       "where "
-       "a layer is one array, they would leave 0.80 MiB: the published ratio (612, by "
+       "where a layer is one array, they would leave 0.80 MiB: the published ratio (612, by "
        "arithmetic)."},
   };
   return kModels;
