@@ -195,8 +195,8 @@ Prediction predict(const Scenario& setup, Method method, int nodes) {
   const double wire = 8.0 * traffic.link / (setup.bandwidth * setup.payload) +
                       8.0 * traffic.inside / setup.inside + traffic.rounds * setup.latency;
   // What is sent is handled as well as what is received.
-  const double handling =
-      turns * (2.0 * traffic.received * costs.byte + traffic.messages * costs.message);
+  const double handling = turns * (2.0 * traffic.received * costs.byte +
+                                   traffic.messages * costs.message + traffic.rounds * costs.round);
   // A network card moves bytes while cores go on; cores that stand for the hosts' network cards do
   // one thing after the other.
   p.network = setup.shared_cores > 0 ? wire + handling : std::max(wire, handling);

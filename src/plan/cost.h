@@ -20,7 +20,10 @@ struct Costs {
   double dense = 0.5e-9;
   double dense16 = 1.0e-9;  ///< the same with conversion to 16 bits and back
   double byte = 0.1e-9;     ///< a byte sent or received: system calls, copies, TCP
-  double message = 10e-6;   ///< a message sent and received: waking up, headers
+  double message = 10e-6;   ///< a message sent and received: system calls, headers
+  /// A round that a worker takes part in: sleeping until the others' messages are there, and being
+  /// put on a core again. The default is that of a core with nothing else to do.
+  double round = 20e-6;
 };
 
 /// What is planned for.
