@@ -109,8 +109,10 @@ def alive(pid):
 
 def interrupted(job, folder, kill):
     """Starts a run, lets `kill` end it somewhere in the middle; the process and what it said."""
+    # SIGINT is ignored, as shells have it for jobs in the background.
     process = subprocess.Popen([DGC, *job, "--workers", "3", "--out", folder], env=environment(),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     log = folder / "dgc" / "metrics.jsonl"
     deadline = time.time() + 120
     while process.poll() is None and time.time() < deadline:

@@ -263,8 +263,12 @@ void launch(const Launch& launch) {
     }
     signal = wait_for(children, launch.patience);
   }
-  // Everything is cleared away: now end as if the signal had not been caught.
-  if (signal != 0) ::raise(signal);
+  // Everything is cleared away: now end by the signal, also where a shell that starts jobs in the
+  // background had it ignored.
+  if (signal != 0) {
+    std::signal(signal, SIG_DFL);
+    ::raise(signal);
+  }
 }
 
 }  // namespace dgc::app
