@@ -11,6 +11,9 @@
 namespace dgc::plan {
 namespace {
 
+/// Of a step's computing, what backward takes: two passes of three.
+constexpr double kBackward = 2.0 / 3.0;
+
 /// Beyond any network.
 constexpr double kMostBandwidth = 1e13;
 
@@ -83,6 +86,10 @@ Advice advise(const Scenario& setup, const std::vector<Prediction>& predictions)
     advice.text = fmt::format("{}: {} a step, {:.3g}x faster than {}; compression pays {}",
                               title_of(sparse.method), duration_text(sparse.step),
                               dense.step / sparse.step, title_of(dense.method), limit);
+    // Cores that all share have nothing to spare for overlapping.
+    if (setup.shared_cores == 0 && dense.coding + dense.network <= kBackward * dense.compute) {
+      advice.text += ", unless the dense exchange is hidden behind backward, where it would fit";
+    }
   } else {
     advice.text =
         fmt::format("{}: compression does not pay here ({} a step, {} with {}); it does {}",

@@ -110,15 +110,23 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
     case Method::automatic:
     case Method::allgather:
     default: {
-      const bool apart = method == Method::automatic && whole_goes_densely(setup, n);
-      const double sent = apart ? message - whole_bytes(setup, 1.0) : message;
-      const Algorithm algorithm = apart ? Algorithm::automatic : Algorithm::allgather;
-      const double dense = apart ? whole : 0.0;
-      traffic.received = exchange::received_bytes(algorithm, sent, dense, n, n);
-      traffic.messages = exchange::sent_messages(algorithm, true, apart, n, n);
-      traffic.rounds = apart ? 4.0 : 2.0;
-      part.entries = k * n + (apart ? 0.0 : whole * n);
-      part.dense = dense;
+      // `auto` sends densely what that makes less of: with many workers, in the end everything.
+      const bool choose = method == Method::automatic;
+      const bool whole_apart = choose && whole_goes_densely(setup, n);
+      const bool rest_apart =
+          choose &&
+          exchange::dense_is_cheaper(sparse_load(setup, 1.0), setup.values, ValueType::fp32, n);
+      const double sent = (whole_apart ? 0.0 : whole_bytes(setup, 1.0)) +
+                          (rest_apart ? 0.0 : sparse_bytes(setup, 1.0));
+      const double framed = sent > 0.0 ? sent + kMessageOverhead : 0.0;
+      part.dense = (whole_apart ? whole : 0.0) + (rest_apart ? part.elements : 0.0);
+      part.entries = n * ((whole_apart ? 0.0 : whole) + (rest_apart ? 0.0 : k));
+      if (rest_apart) part.elements = 0.0;
+      const bool apart = part.dense > 0.0;
+      const Algorithm algorithm = choose ? Algorithm::automatic : Algorithm::allgather;
+      traffic.received = exchange::received_bytes(algorithm, framed, part.dense, n, n);
+      traffic.messages = exchange::sent_messages(algorithm, sent > 0.0, apart, n, n);
+      traffic.rounds = (sent > 0.0 ? 2.0 : 0.0) + (apart ? 2.0 : 0.0);
       spread(traffic, nodes, l);
       return traffic;
     }
@@ -184,8 +192,9 @@ Prediction predict(const Scenario& setup, Method method, int nodes) {
         dense_traffic(p.message_bytes, nodes, setup.workers_per_node, method == Method::dense16);
     part.dense = n;
   }
-  // Each bucket asks first who has which gradients, and then moves them.
-  const double buckets = std::ceil(4.0 * n / kBucketBytes);
+  // Each bucket asks first who has which gradients, and then moves them. A clipped step is known
+  // after backward only, and goes as one.
+  const double buckets = setup.model.clipped ? 1.0 : std::ceil(4.0 * n / kBucketBytes);
   traffic.rounds = buckets * (traffic.rounds + 2.0);
   traffic.messages = buckets * (traffic.messages + 2.0 * (workers - 1.0));
 

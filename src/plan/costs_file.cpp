@@ -32,7 +32,8 @@ void read_costs(const std::filesystem::path& path, Scenario& setup) {
     const auto found = known.find(name);
     if (found == known.end()) {
       refuse(fmt::format("'{}' is no constant", name),
-             fmt::format("did you mean '{}'?", nearest(name, names)));
+             fmt::format("did you mean '{}'? known: {}", nearest(name, names),
+                         fmt::join(names, ", ")));
     }
     if (!value.is_number() || value.get<double>() < 0.0 ||
         (name == "payload" && (value.get<double>() == 0.0 || value.get<double>() > 1.0))) {

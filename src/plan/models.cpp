@@ -26,7 +26,7 @@ std::string plain(std::string_view name) {
 }  // namespace
 
 std::span<const Workload> workloads() {
-  static const std::array<Workload, 10> all = {{
+  static const std::array<Workload, 11> all = {{
       {"alexnet", "AlexNet", 60'965'224, 10'568, 8},
       {"resnet50", "ResNet-50", 25'557'032, 54'120, 54},
       {"vgg16", "VGG-16", 138'357'544, 13'416, 16},
@@ -34,9 +34,10 @@ std::span<const Workload> workloads() {
       {"resnet56", "ResNet-56", 853'018, 4'074, 56},
       {"resnet20", "ResNet-20", 269'722, 1'386, 20},
       {"resnet8", "ResNet-8", 75'290, 490, 8},
-      {"lstm", "PTB 2 x 1500 LSTM", 51'034'000, 34'000, 5},
-      {"deepspeech", "DeepSpeech 5 x 800 LSTM", 54'823'168, 72'192, 23},
-      {"deepspeech-1200", "DeepSpeech 7 x 1200 GRU", 122'169'968, 117'792, 31},
+      {"cnn", "CNN for 28x28 images", 224'714, 186, 5},
+      {"lstm", "PTB 2 x 1500 LSTM", 51'034'000, 34'000, 5, true},
+      {"deepspeech", "DeepSpeech 5 x 800 LSTM", 54'823'168, 72'192, 23, true},
+      {"deepspeech-1200", "DeepSpeech 7 x 1200 GRU", 122'169'968, 117'792, 31, true},
   }};
   return all;
 }

@@ -14,6 +14,7 @@ struct Workload {
   std::uint64_t parameters = 0;
   std::uint64_t one_dimensional = 0;  ///< of them, in tensors that are sent whole
   int tensors = 1;                    ///< of more dimensions: each has a frame of its own
+  bool clipped = false;               ///< by the norm of the whole gradient, as RNNs are
 
   std::uint64_t sparse() const { return parameters - one_dimensional; }
 };
