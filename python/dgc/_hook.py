@@ -70,6 +70,8 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
     if bucket.index() == 0 and (state._exchanges > 0 or state._waiting):
         _core.fail("wrong_order", "hook", f"step {state.step}", "backward ended in the middle of this step, and begins anew",
                    "load the last checkpoint with load_state_dict")
+    if state._scaled and state.scaler is None:
+        _core.fail("wrong_order", "hook", "scaler", "this state had one before it was pickled", "call attach(model, scaler=scaler)")
     piece = _take(state, bucket)
     if not state.deferred:
         return _exchange(state, [piece], bucket.is_last(), 1.0, None)
@@ -139,7 +141,7 @@ def _is_nonfinite_anywhere(state: DGCState, norm: float, device: torch.device) -
 def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[torch.Tensor]:
     """Gradients become Inf where a scaler is to notice, else zero."""
     state.skipped = True
-    state.stats = StepStats(state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 1.0)
+    state.stats = StepStats(state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0)
     for piece in pieces:
         piece.buffer.fill_(math.inf if state.scaler is not None else 0.0)
         if piece.future is not None:
@@ -240,7 +242,8 @@ def _commit(state: DGCState) -> None:
     elements = sum(spec.elements for spec in state._specs)
     message, padded = state._bytes
     state.stats = StepStats(state.step, False, state.schedule.ratio_at(state.step), sum(state._residuals.sent()), message, padded,
-                            4.0 * elements / message, state._residuals.clip_factor)
+                            4.0 * elements / padded, 8.0 * elements / (state._workers * padded) if state._workers > 1 else 0.0,
+                            state._residuals.clip_factor)
     state._residuals.commit(state._frozen)
     state._exchanges, state._last_sent, state._frozen, state._bytes = 0, False, [], [0, 0]
 

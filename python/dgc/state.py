@@ -23,7 +23,8 @@ class StepStats(NamedTuple):
     entries: int  # sent by this worker, dense tensors included
     message_bytes: int  # of this worker's messages
     padded_bytes: int  # with headers and padding: what each other rank received of this one
-    message_ratio: float  # 4 bytes a parameter over message_bytes: the paper's measure
+    message_ratio: float  # 4 bytes a parameter over padded_bytes: the paper's measure, of what really goes out
+    traffic_ratio: float  # what a dense fp32 ring all-reduce would bring to this rank over what came; 0 when alone
     clip_factor: float  # less than 1: clipping fired
 
 
@@ -80,6 +81,7 @@ class DGCState:
         named = named_parameters_of(parameters)
         self.process_group = process_group
         self.scaler = scaler
+        self._scaled = scaler is not None
         self.nonfinite = nonfinite or ("skip" if scaler is not None else "error")
         self.check_parameters_every = check_parameters_every
         self._rank, self._workers = dist.get_rank(process_group), dist.get_world_size(process_group)
@@ -133,8 +135,8 @@ class DGCState:
 
     @property
     def deferred(self) -> bool:
-        """Everything is exchanged after the last bucket: for clipping, and where a step may have to be skipped."""
-        return self._options.clip_norm > 0.0 or self.nonfinite == "skip"
+        """Everything is exchanged after the last bucket: for clipping, with a scaler, and where a step may have to be skipped."""
+        return self._options.clip_norm > 0.0 or self.nonfinite == "skip" or self._scaled
 
     def report(self) -> str:
         """How each tensor travels, and why, for people."""
@@ -146,7 +148,7 @@ class DGCState:
             rows.append((s.name, "x".join(map(str, s.shape)) or "scalar", "dense" if s.dense else "sparse", f"{k:,}", why))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows]
-        overlap = "off: " + ("clipping" if self._options.clip_norm > 0.0 else "steps may be skipped") if self.deferred else "on"
+        overlap = "off: " + ("clipping" if self._options.clip_norm > 0.0 else "a scaler" if self._scaled else "steps may be skipped") if self.deferred else "on"
         return "\n".join([*lines, f"overlap with backward: {overlap}; path: {self._path}", self.schedule.describe().rstrip()])
 
     # ---- saving ------------------------------------------------------------------------------------
@@ -178,6 +180,7 @@ class DGCState:
         if len({one["step"] for one in everything}) != 1:
             _core.fail("state_mismatch", "load_state_dict", "list", "was not saved at one step")
         mine = everything if isinstance(saved, dict) else [one for one in everything if one["rank"] % self._workers == self._rank]
+        self._residuals.restore()  # of a step that ended in the middle: not to be put back over what is loaded
         for t, spec in enumerate(self._specs):
             for part, target in (("velocity", self._residuals.velocity(t)), ("residual", self._residuals.residual(t))):
                 if target is None:
@@ -200,12 +203,12 @@ class DGCState:
                        "use the momentum that was used")
 
     def __getstate__(self) -> Dict[str, Any]:
-        """Neither the process group nor the parameters: after unpickling, :meth:`attach` the model."""
+        """Neither the process group nor the parameters nor the scaler: after unpickling, :meth:`attach` them."""
         options = self._options._asdict()
         schedule = options.pop("schedule")
         final = schedule.warmup_steps
         options["ratios"] = [schedule.ratio_at(s) for s in range(final + 1)]
-        return {"options": options, "specs": self._specs, "nonfinite": self.nonfinite, "check_parameters_every": self.check_parameters_every,
+        return {"options": options, "specs": self._specs, "nonfinite": self.nonfinite, "scaled": self._scaled, "check_parameters_every": self.check_parameters_every,
                 "saved": self.state_dict()}
 
     def __setstate__(self, pickled: Dict[str, Any]) -> None:
@@ -214,14 +217,15 @@ class DGCState:
         self._options = Options(schedule=_core.Schedule.stages(ratios[:-1], 1, ratios[-1]), **options)
         self._specs = pickled["specs"]
         self.process_group = self.scaler = None
+        self._scaled = pickled["scaled"]
         self.nonfinite, self.check_parameters_every = pickled["nonfinite"], pickled["check_parameters_every"]
         self._rank, self._workers = pickled["saved"]["rank"], pickled["saved"]["workers"]
         self._make_residuals("core", [])
         self.load_state_dict(pickled["saved"])
         self._ids: Dict[torch.Tensor, int] = {}
 
-    def attach(self, parameters: Union[torch.nn.Module, NamedParameters]) -> None:
-        """Says which parameters the names are, after unpickling or when a model was made anew."""
+    def attach(self, parameters: Union[torch.nn.Module, NamedParameters], scaler: Optional[Any] = None) -> None:
+        """Says which parameters the names are, after unpickling or when a model was made anew; and the GradScaler, where there was one."""
         named = named_parameters_of(parameters)
         found = {name: list(p.shape) for name, p in named}
         for spec in self._specs:
@@ -237,11 +241,13 @@ class DGCState:
             self._make_residuals("torch", [device for _, device in placed])
             self.load_state_dict(saved)
         self._ids = {p: by_name[name] for name, p in named}
+        if scaler is not None:
+            self.scaler, self._scaled = scaler, True
 
     def _description(self) -> str:
         """What has to be the same on all ranks, a line each."""
         options = self._options._asdict()
-        lines = [f"dgc {_core.__version__}", f"workers {self._workers}", f"nonfinite {self.nonfinite}", f"check_parameters_every {self.check_parameters_every}"]
+        lines = [f"dgc {_core.__version__}", f"workers {self._workers}", f"nonfinite {self.nonfinite}", f"scaler {self._scaled}", f"check_parameters_every {self.check_parameters_every}"]
         lines += [f"{name} {options[name]}" for name in ("momentum", "nesterov", "masking", "clip_norm", "values", "dense_values", "indices")]
         lines += self.schedule.describe().splitlines()
         lines += [f"parameter '{s.name}' {s.shape} {'dense' if s.dense else 'sparse'}" for s in self._specs]

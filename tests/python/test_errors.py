@@ -3,6 +3,7 @@
 import copy
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import unittest
@@ -65,13 +66,13 @@ class Scaler:
             self._scale /= 2
 
 
-def scaled(rank, use_scaler, bad_steps, clip, path):
+def scaled(rank, use_scaler, bad_steps, clip, path, nonfinite=None):
     model = Recorded()
     ddp = DDP(model, bucket_cap_mb=0.001)
     scaler = Scaler(1024.0) if use_scaler else None
     optimizer = dgc.SGD(ddp.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     state = dgc.DGCState(ddp, momentum=0.9, ratio=0.05, clip_norm=clip, scaler=scaler, optimizer=optimizer, path=path,
-                         nonfinite=None if use_scaler else "skip")
+                         nonfinite=nonfinite if use_scaler else "skip")
     ddp.register_comm_hook(state, dgc.hook)
     skips = []
     for step in range(8):
@@ -88,6 +89,8 @@ def scaled(rank, use_scaler, bad_steps, clip, path):
             assert before["step"] == after["step"] and state.stats.skipped
         skips.append(state.skipped)
         scaler.step(optimizer) if use_scaler else optimizer.step()
+        if use_scaler and nonfinite == "error":
+            scaler._scale *= 2.0  # residuals of a step must not carry its scale into the next
     return flat(model), skips, scaler.skipped if use_scaler else None
 
 
@@ -151,6 +154,8 @@ def interrupted(rank):
     for step in range(2):
         ddp(gradients_of(rank, step)).backward()
 
+    saved = state.state_dict()
+
     def fail(gradient):
         raise KeyError("a mistake of the user's")
 
@@ -160,7 +165,32 @@ def interrupted(rank):
     again = DDP(copy.deepcopy(model))
     state.attach(again)
     again.register_comm_hook(state, dgc.hook)
-    return caught(lambda: again(gradients_of(rank, 2)).backward())
+    error = caught(lambda: again(gradients_of(rank, 2)).backward())
+    # What the error says helps, and at once: the state is what was loaded, and the step goes well.
+    fresh = DDP(copy.deepcopy(model))
+    state.load_state_dict(saved)
+    loaded = state.state_dict()
+    state.attach(fresh)
+    fresh.register_comm_hook(state, dgc.hook)
+    fresh(gradients_of(rank, 2)).backward()
+    same = all(torch.equal(saved[part][n], loaded[part][n]) for part in ("velocity", "residual") for n in saved[part])
+    return error, same, state.step
+
+
+def pickled_scaler(rank):
+    """A state that had a scaler is of no use without."""
+    model = Recorded()
+    state = pickle.loads(pickle.dumps(dgc.DGCState(model, scaler=Scaler(1024.0))))
+    ddp = DDP(model)
+    state.attach(model)
+    ddp.register_comm_hook(state, dgc.hook)
+    error = caught(lambda: ddp(gradients_of(rank, 0)).backward())
+    state.attach(model, scaler=Scaler(1024.0))
+    again = DDP(copy.deepcopy(model))
+    state.attach(again)
+    again.register_comm_hook(state, dgc.hook)
+    again(gradients_of(rank, 0)).backward()
+    return error, state.step
 
 
 def construct(rank):
@@ -223,6 +253,10 @@ class Errors(unittest.TestCase):
                     torch.testing.assert_close(parameters, expected, rtol=1e-6, atol=1e-6)
                     self.assertTrue(torch.equal(parameters, results[0][0]))
 
+    def test_gradients_are_unscaled_where_nothing_is_skipped(self):
+        one, other = (run(scaled, use_scaler, (), None, "core", "error")[0][0] for use_scaler in (True, False))
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
     def test_clip_is_of_unscaled_gradients(self):
         one, other = (run(scaled, use_scaler, (), 88.0, "core")[0][0] for use_scaler in (True, False))
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
@@ -244,8 +278,15 @@ class Errors(unittest.TestCase):
             run(killed, ranks=3)
 
     def test_a_backward_that_was_interrupted(self):
-        for error in run(interrupted, ranks=2):
+        for error, same, step in run(interrupted, ranks=2):
             self.assertIn("step 2: backward ended in the middle of this step", error)
+            self.assertTrue(same)
+            self.assertEqual(step, 3)
+
+    def test_a_pickled_state_wants_its_scaler(self):
+        for error, step in run(pickled_scaler, ranks=2):
+            self.assertIn("scaler: this state had one before it was pickled", error)
+            self.assertEqual(step, 1)
 
     def test_construction(self):
         run(construct, ranks=1)
