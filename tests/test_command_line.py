@@ -234,14 +234,17 @@ class CommandLine(unittest.TestCase):
 
     def test_plan_rejects(self) -> None:
         common = ["plan", "--model", "resnet50", "--compute", "250ms"]
-        self.fails(1, *common, "--nodes", "0", says="--nodes '0': is out of range (from 1 to 65536)")
-        self.fails(1, *common, "--nodes", "2,few", says="--nodes 'few': is no such number")
+        self.fails(1, *common, "--nodes", "0", says="--nodes '0': is out of range (from 1 to 65536, as 2,4,8)")
+        self.fails(1, *common, "--nodes", "2,few", says="--nodes 'few': is no whole number")
         self.fails(1, *common, "--bandwidth", "-1Gbps", says="--bandwidth '-1Gbps': is negative")
         self.fails(1, *common, "--bandwidth", "1", says="--bandwidth '1': has no unit (1Gbps?)")
         self.fails(1, *common, "--bandwidth", "1Gbqs", says="'Gbqs' is no unit of it (1Gbps?")
         self.fails(1, *common, "--latency", "5", says="--latency '5': has no unit (5ms?)")
         self.fails(1, *common, "--shared-cores", "0", says="--shared-cores '0'")
-        self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
+        self.fails(1, *common, "--values", "fp8", says="--values 'fp8': is unknown (fp32, fp16, bf16, int8 or sign)")
+        self.fails(1, *common, "--algorithm", "ring", says="--algorithm 'ring': is not one to plan with (auto, allgather or owner")
+        self.fails(1, *common, "--batch", "8", says="--batch: belongs to --measure")
+        self.fails(1, *common, "--inside-bandwidth", "1Gbps", says="a node has one worker")
         self.fails(1, *common, "--chart", "a.png", says="is neither .svg nor .html (a.svg?)")
         self.fails(1, *common, "--algorithm", "hierarchical", says="--workers-per-node 2 or more")
         self.fails(1, *common, "--costs", "/no/such/file", says="/no/such/file")

@@ -212,6 +212,7 @@ void expect_planned(const char* name, const torch::nn::Module& model) {
 }
 
 TEST(Models, ArePlannedFor) {
+  expect_planned("cnn", *make_cnn());
   expect_planned("alexnet", *make_alexnet());
   expect_planned("resnet50", *make_resnet50());
   expect_planned("vgg16", *make_vgg16());

@@ -265,6 +265,9 @@ TEST_F(Report, compares_runs) {
   EXPECT_EQ(rows[0][0], "run");
   EXPECT_EQ(rows[3][0], "b/same");
   EXPECT_EQ(rows[3][3], "-0.12");
+  std::vector<Run> strangers = runs;
+  strangers[1].config["seed"] = 7;
+  EXPECT_EQ(comparison_rows(strangers)[3][3], "-") << "dense of another seed is no baseline";
   const auto differences = configuration_differences(runs);
   ASSERT_EQ(differences.size(), 3u);
   EXPECT_EQ(differences[1], (std::vector<std::string>{"extra", "-", "-", "yes"}));

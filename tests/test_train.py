@@ -167,6 +167,16 @@ def resume():
             steps = [line["step"] for line in lines if line["type"] == "step"]
             check(f"{name}, {what}: metrics.jsonl has every step once",
                   steps == list(range(1, 121)), steps)
+    for launch in ("processes", "threads"):
+        folder = HERE / f"unread-{launch}"
+        process = subprocess.Popen([DGC, *CNN, "--launch", launch, "--workers", "2", "--out", folder],
+                                   env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        process.stderr.read(1)
+        process.stderr.close()
+        process.send_signal(signal.SIGHUP)
+        check(f"{launch}: goes on when nobody reads its progress, and under nohup",
+              process.wait(120) == 0 and hashes(folder), process.returncode)
     finished = run("train", "--resume", HERE / "cnn-0", "--json")
     check("a finished run is not run again", finished.returncode == 0 and
           json.loads(finished.stdout)["modes"]["dgc"]["steps"] == 120, finished.stderr)

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -52,8 +54,12 @@ void check_memory(const Options& options) {
                     : "fewer --elements or --workers");
 }
 
+std::chrono::milliseconds timeout_of(const Options& options) {
+  return std::chrono::milliseconds(std::llround(options.timeout * 1e3));
+}
+
 nlohmann::json run_threads(const Options& options) {
-  auto groups = make_local_groups(options.workers, std::chrono::milliseconds(options.timeout_ms));
+  auto groups = make_local_groups(options.workers, timeout_of(options));
   std::vector<std::optional<Error>> errors(groups.size());
   nlohmann::json results;
   {
@@ -90,7 +96,7 @@ void run_processes(const Options& options) {
   add("--algorithm", fmt::format("{}", fmt::join(options.algorithms, ",")));
   add("--values", options.values);
   add("--steps", options.steps);
-  add("--timeout", options.timeout_ms);
+  add("--timeout", options.timeout);
   if (options.no_verify) words.emplace_back("--no-verify");
   if (options.as_json) words.emplace_back("--json");
   if (options.quiet) words.emplace_back("--quiet");
@@ -154,7 +160,7 @@ void run(const Options& options) {
   const bool joins =
       engine == "mpi" || (engine == "gloo" && is_set("RANK") && is_set("WORLD_SIZE"));
   if (joins) {
-    const auto group = join_group(engine, std::chrono::milliseconds(options.timeout_ms));
+    const auto group = join_group(engine, timeout_of(options));
     const nlohmann::json results = work(*group, options);
     if (group->rank() == 0) print(results, options);
     return;
@@ -176,7 +182,8 @@ void add_bench_exchange(CLI::App& bench) {
   command->footer(
       "Workers are started here: threads (local) or processes (gloo). Inside mpirun, or with "
       "RANK,\n"
-      "WORLD_SIZE and DGC_STORE set, this process joins the others, and rank 0 prints.\n\n"
+      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, this process joins the others, and rank 0 "
+      "prints.\n\n"
       "Example:\n  dgc bench exchange --workers 8 --algorithm allgather,owner\n"
       "  dgc bench exchange --engine local --workers 32 --elements 2000000 --json\n"
       "  mpirun -n 4 dgc bench exchange --engine mpi");
@@ -208,9 +215,9 @@ void add_bench_exchange(CLI::App& bench) {
   command->add_option("--steps", o->steps, "Steps to measure of each")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000000));
-  command->add_option("--timeout", o->timeout_ms, "Milliseconds that a worker waits for another")
+  command->add_option("--timeout", o->timeout, "Seconds that a worker waits for another")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000000000));
+      ->check(CLI::Range(0.001, 1e6));
   command->add_flag("--no-verify", o->no_verify,
                     "Skip the comparison with a plain sum and of the workers' parameters");
   command->add_flag("--json", o->as_json, "Print an array of JSON objects");

@@ -28,7 +28,7 @@ struct Options {
   std::vector<std::string> algorithms = {"all"};
   std::string values = "fp16";
   int steps = 10;
-  int timeout_ms = 60'000;
+  double timeout = 60.0;  ///< seconds
   bool no_verify = false;
   bool as_json = false;
   bool quiet = false;

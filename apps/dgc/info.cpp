@@ -23,7 +23,8 @@ void run(bool as_json) {
     (target.supported ? supported : untested).push_back(target.name);
   }
   nlohmann::json integrations = nlohmann::json::array();
-  if (has_address_rendezvous()) integrations.push_back("libtorch (rendezvous by address)");
+  if (has_address_rendezvous())
+    integrations.push_back("libtorch (dgc::Sgd, dgc train, rendezvous by address)");
   const nlohmann::json info = {{"version", DGC_VERSION},
                                {"target", active},
                                {"targets", supported},

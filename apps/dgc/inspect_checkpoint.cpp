@@ -127,7 +127,8 @@ void show_checkpoints(const std::filesystem::path& directory, bool as_json) {
   const auto directories = checkpoint::list(path);
   if (directories.empty()) {
     throw Error(ErrorCode::io, "inspect", path.string(), "holds no checkpoint",
-                "give a directory step-..., or the folder that has them");
+                "give a directory step-..., or the folder that has them; of a run of dgc train: "
+                "RUN/MODE/checkpoints");
   }
   show_all(directories, as_json);
 }

@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "dgc/error.h"
+#include "output.h"
 
 namespace dgc::app {
 namespace {
@@ -35,8 +36,12 @@ class Interrupts {
       // Only Ctrl-C is pressed twice by somebody who means it.
       if (number == SIGINT) interruptions = interruptions + 1;
     };
-    for (std::size_t i = 0; i < std::size(kSignals); ++i)
-      sigaction(kSignals[i], &action, &before_[i]);
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+      sigaction(kSignals[i], nullptr, &before_[i]);
+      if (!ignores_hangup(kSignals[i])) sigaction(kSignals[i], &action, nullptr);
+    }
+    // Who reads what workers say may be gone (`| head`): they go on to their checkpoint.
+    std::signal(SIGPIPE, SIG_IGN);
   }
   ~Interrupts() {
     for (std::size_t i = 0; i < std::size(kSignals); ++i)
@@ -104,7 +109,7 @@ class Child {
       }
       ::dup2(ends[1], STDERR_FILENO);
       ::execv("/proc/self/exe", arguments.data());
-      fmt::print(stderr, "cannot run /proc/self/exe: {}\n", std::generic_category().message(errno));
+      say(fmt::format("cannot run /proc/self/exe: {}\n", std::generic_category().message(errno)));
       ::_exit(1);
     }
     ::close(ends[1]);
@@ -142,9 +147,7 @@ class Child {
            end = rest_.find_first_of("\n\r")) {
         const bool shown = rank_ == 0 && !rest_.starts_with("dgc: ");
         if (shown) {
-          // The terminal may be gone; training goes on to its checkpoint.
-          std::fwrite(rest_.data(), 1, end + 1, stderr);
-          std::fflush(stderr);
+          say(rest_.substr(0, end + 1));
         } else if (rest_[end] == '\n') {
           lines_.push_back(rest_.substr(0, end));
         }
@@ -170,9 +173,10 @@ class Child {
     }
     return 0;
   }
-  /// Whether it ended by itself and not well.
-  bool gave_up() const {
-    return WIFEXITED(*status_) && WEXITSTATUS(*status_) != 0 && stopped() == 0;
+  /// Whether it ended because it was told to, in good order or at once.
+  bool obeyed() const {
+    const int by = WIFSIGNALED(*status_) ? WTERMSIG(*status_) : stopped();
+    return by == SIGINT || by == SIGTERM || by == SIGHUP;
   }
   /// How it ended, if not well.
   std::optional<std::string> failure() const {
@@ -204,7 +208,7 @@ class Child {
 
 void print_last_lines(const Child& child) {
   for (const std::string& line : child.last_lines()) {
-    fmt::print(stderr, "rank {}: {}\n", child.rank(), line);
+    say(fmt::format("rank {}: {}\n", child.rank(), line));
   }
 }
 
@@ -234,7 +238,10 @@ int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::s
     }
     if (waiting.empty()) {
       for (const auto& child : children) {
-        if (child->gave_up()) print_last_lines(*child);
+        const auto failure = child->failure();
+        if (!failure || child->obeyed()) continue;
+        print_last_lines(*child);
+        say(fmt::format("rank {}: {} while it was stopping\n", child->rank(), *failure));
       }
       return interrupted != 0 ? interrupted : stopped;
     }
@@ -249,6 +256,11 @@ int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::s
 }
 
 }  // namespace
+
+bool ignores_hangup(int signal) {
+  struct sigaction now {};
+  return signal == SIGHUP && sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
 
 void launch(const Launch& launch) {
   interrupted = 0;

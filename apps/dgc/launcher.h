@@ -8,6 +8,9 @@
 
 namespace dgc::app {
 
+/// Whether it is SIGHUP, and nohup (or who else started this) wants it ignored.
+bool ignores_hangup(int signal);
+
 struct Launch {
   int workers = 1;
   std::vector<std::string> arguments;  ///< of each, without the program's name

@@ -10,6 +10,7 @@
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/version.h"
+#include "output.h"
 
 namespace {
 
@@ -25,8 +26,10 @@ bool commands_exist(const CLI::App& app, int argc, char** argv) {
     if (found == choices.end()) {
       std::vector<std::string> names;
       for (const CLI::App* choice : choices) names.push_back(choice->get_name());
-      fmt::print(stderr, "{}: unknown command '{}'; did you mean '{}'? `{} --help` lists all\n",
-                 current->get_name(), word, dgc::nearest(word, names), current->get_name());
+      const std::string parent = current == &app ? "dgc" : "dgc " + current->get_name();
+      dgc::app::say(
+          fmt::format("{}: unknown command '{}'; did you mean '{}'? `{} --help` lists all\n",
+                      parent, word, dgc::nearest(word, names), parent));
       return false;
     }
     current = *found;
@@ -82,23 +85,23 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0) {
-      fmt::print(stderr, "dgc: cannot write the output\n");
+      dgc::app::say("dgc: cannot write the output\n");
       return 1;
     }
     return 0;
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code();
   } catch (const CLI::ExtrasError& error) {
-    fmt::print(stderr, "{}{}\n", error.what(), suggestion(app));
+    dgc::app::say(fmt::format("{}{}\n", error.what(), suggestion(app)));
     return 2;
   } catch (const CLI::ParseError& error) {
     // 0 for --help and --version, 2 for wrong usage; 1 is kept for failures of the work itself.
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const dgc::Error& error) {
-    fmt::print(stderr, "dgc: {}\n", error.what());
+    dgc::app::say(fmt::format("dgc: {}\n", error.what()));
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "dgc: {}\n", error.what());
+    dgc::app::say(fmt::format("dgc: {}\n", error.what()));
     return 1;
   }
 }

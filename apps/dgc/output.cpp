@@ -40,6 +40,11 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+void say(const std::string& text) noexcept {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 Progress::Progress(std::string what, std::size_t total, bool quiet)
     : what_(std::move(what)), total_(total), quiet_(quiet), terminal_(::isatty(2) != 0) {}
 
@@ -53,14 +58,13 @@ void Progress::advance() {
   const double rate = static_cast<double>(done_) / elapsed.count();
   const std::string line = fmt::format("{}: {}/{}, {:.1f} a second, {:.0f} s left", what_, done_,
                                        total_, rate, static_cast<double>(total_ - done_) / rate);
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n");
-  std::fflush(stderr);
+  say(fmt::format("{}{}{}", terminal_ ? "\r\033[K" : "", line, terminal_ ? "" : "\n"));
   last_ = now;
   shown_ = true;
 }
 
 Progress::~Progress() {
-  if (shown_ && terminal_) fmt::print(stderr, "\r\033[K");
+  if (shown_ && terminal_) say("\r\033[K");
 }
 
 }  // namespace dgc::app

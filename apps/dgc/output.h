@@ -13,6 +13,9 @@ namespace dgc::app {
 /// numbers are set flush right.
 std::string table(const std::vector<std::vector<std::string>>& rows);
 
+/// To stderr, as it is. Where nobody reads it any more, it is lost and nothing else happens.
+void say(const std::string& text) noexcept;
+
 /// One line on stderr that says how far a job is: rewritten in place on a terminal, a plain line
 /// every few seconds otherwise, nothing when quiet or in the first two seconds.
 class Progress {

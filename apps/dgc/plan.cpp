@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "base/file.h"
 #include "command.h"
@@ -24,14 +25,16 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr int kDefaultBatch = 32;
+
 struct Options {
-  std::string model, compute, latency = "50us", inside = "100Gbps", values = "fp16";
+  std::string model, compute, latency = "50us", inside, values = "fp16";
   std::string algorithm, costs, chart;
   std::vector<std::string> bandwidths = {"1Gbps"};
   std::vector<std::string> nodes = {"2", "4", "8", "16", "32", "64"};
   std::string parameters, one_dimensional, ratio = "0.001", workers_per_node = "1", shared_cores;
   bool measure = false, as_json = false;
-  std::string batch = "32";
+  std::string batch;
 };
 
 /// What comes of one bandwidth and one number of nodes.
@@ -48,13 +51,19 @@ struct Plan {
 }
 
 template <typename Number>
-Number parse_number(const std::string& option, const std::string& text, Number low, Number high) {
+Number parse_number(const std::string& option, const std::string& text, Number low, Number high,
+                    const char* example) {
+  const auto first = std::min(text.find_first_not_of(' '), text.size());
+  const char* const end = text.data() + text.size();
   Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + first, end, value);
+  const bool whole = error == std::errc{} && stop == end;
   if (!whole || !(value >= low && value <= high)) {
-    refuse(fmt::format("{} '{}'", option, text), whole ? "is out of range" : "is no such number",
-           fmt::format("from {} to {}", low, high));
+    refuse(fmt::format("{} '{}'", option, text),
+           whole                        ? "is out of range"
+           : std::is_integral_v<Number> ? "is no whole number"
+                                        : "is no number",
+           fmt::format("from {} to {}, as {}", low, high, example));
   }
   return value;
 }
@@ -71,38 +80,53 @@ plan::Workload workload_of(const Options& o) {
   }
   constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
   plan::Workload own{.name = "own", .title = "own model"};
-  own.parameters = parse_number<std::uint64_t>("--parameters", o.parameters, 1, kMost);
+  own.parameters = parse_number<std::uint64_t>("--parameters", o.parameters, 1, kMost, "25557032");
   if (!o.one_dimensional.empty()) {
-    own.one_dimensional =
-        parse_number<std::uint64_t>("--one-dimensional", o.one_dimensional, 0, own.parameters);
+    own.one_dimensional = parse_number<std::uint64_t>("--one-dimensional", o.one_dimensional, 0,
+                                                      own.parameters, "53120");
   }
   own.title = fmt::format("a model of {} parameters", grouped(own.parameters));
   return own;
 }
 
+ValueType values_of(const std::string& text) {
+  try {
+    return parse_value_type(text);
+  } catch (const Error&) {
+    refuse(fmt::format("--values '{}'", text), "is unknown", "fp32, fp16, bf16, int8 or sign");
+  }
+}
+
 plan::Scenario setup_of(const Options& o) {
   plan::Scenario setup;
   setup.model = workload_of(o);
-  setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0);
-  setup.values = parse_value_type(o.values);
+  setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0, "0.001");
+  setup.values = values_of(o.values);
   setup.latency = plan::parse_duration("--latency", o.latency, true);
-  setup.workers_per_node = parse_number("--workers-per-node", o.workers_per_node, 1, 1024);
-  setup.inside = plan::parse_bandwidth("--inside-bandwidth", o.inside);
+  setup.workers_per_node = parse_number("--workers-per-node", o.workers_per_node, 1, 1024, "8");
+  if (!o.inside.empty()) {
+    setup.inside = plan::parse_bandwidth("--inside-bandwidth", o.inside);
+    if (setup.workers_per_node == 1)
+      refuse("--inside-bandwidth", "a node has one worker",
+             "say --workers-per-node 4, or leave it out");
+  }
   if (!o.shared_cores.empty())
-    setup.shared_cores = parse_number("--shared-cores", o.shared_cores, 1, 4096);
+    setup.shared_cores = parse_number("--shared-cores", o.shared_cores, 1, 4096, "2");
   if (!o.costs.empty()) plan::read_costs(o.costs, setup);
   if (o.measure != o.compute.empty()) {
     refuse("--compute", o.measure ? "and --measure are both given" : "no compute time is given",
            "say --compute 120ms, what a step of one worker takes, or --measure to run it here");
   }
   if (!o.measure) {
+    if (!o.batch.empty()) refuse("--batch", "belongs to --measure", "leave it out");
     setup.compute = plan::parse_duration("--compute", o.compute);
     return setup;
   }
   if (o.model.empty()) {
     refuse("--measure", "only models that are known by name can be run", "say --compute 120ms");
   }
-  const int batch = parse_number("--batch", o.batch, 1, 1 << 20);
+  const int batch =
+      o.batch.empty() ? kDefaultBatch : parse_number("--batch", o.batch, 1, 1 << 20, "32");
   setup.compute = measured_compute(setup.model.name, batch, setup.shared_cores > 0 ? 1 : 0);
   return setup;
 }
@@ -111,7 +135,7 @@ plan::Scenario setup_of(const Options& o) {
 std::vector<plan::Method> methods_of(const Options& o, const plan::Scenario& setup) {
   std::vector<plan::Method> methods = plan::methods_for(setup);
   if (o.algorithm.empty()) return methods;
-  const std::string wanted = fmt::format("dgc {}", name_of(parse_algorithm(o.algorithm)));
+  const std::string wanted = "dgc " + o.algorithm;
   std::erase_if(methods, [&](plan::Method method) {
     return plan::compresses(method) && plan::title_of(method) != wanted;
   });
@@ -126,7 +150,8 @@ std::vector<plan::Method> methods_of(const Options& o, const plan::Scenario& set
 
 std::vector<Plan> plans_of(const Options& o, plan::Scenario& setup) {
   std::vector<int> nodes;
-  for (const std::string& text : o.nodes) nodes.push_back(parse_number("--nodes", text, 1, 65536));
+  for (const std::string& text : o.nodes)
+    nodes.push_back(parse_number("--nodes", text, 1, 65536, "2,4,8"));
   const auto methods = methods_of(o, setup);
   std::vector<Plan> plans;
   for (const std::string& text : o.bandwidths) {
@@ -272,8 +297,9 @@ void add_plan(CLI::App& app) {
                       "Of those, in biases and normalisation, which are sent whole (default: 0)");
   command->add_option("--compute", o->compute, "Time of a step of one worker, as 120ms");
   command->add_flag("--measure", o->measure, "Measure that time, by running the model here");
-  command->add_option("--batch", o->batch, "Examples of a worker's step, for --measure")
-      ->capture_default_str();
+  command->add_option(
+      "--batch", o->batch,
+      fmt::format("Examples of a worker's step, for --measure (default: {})", kDefaultBatch));
   command->add_option("--bandwidth", o->bandwidths, "Of a node's link, as 1Gbps; or several")
       ->delimiter(',')
       ->capture_default_str();
@@ -283,8 +309,8 @@ void add_plan(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--workers-per-node", o->workers_per_node, "GPUs or processes of each node")
       ->capture_default_str();
-  command->add_option("--inside-bandwidth", o->inside, "Between workers of a node")
-      ->capture_default_str();
+  command->add_option("--inside-bandwidth", o->inside,
+                      "Between workers of a node (default: 100Gbps)");
   command->add_option("--algorithm", o->algorithm,
                       "Only this of DGC's: auto, allgather, owner, hierarchical (default: all)");
   command->add_option("--ratio", o->ratio, "Share that is sent")->capture_default_str();

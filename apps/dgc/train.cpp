@@ -33,7 +33,7 @@ using nlohmann::json;
 
 struct Options {
   std::string config, out, resume;
-  bool list = false, quiet = false, as_json = false;
+  bool list = false, print_config = false, quiet = false, as_json = false;
   /// What the flags say, by the names of the fields.
   std::vector<std::pair<const train::Field*, CLI::Option*>> flags;
   std::deque<std::string> values;  // of the flags, as texts
@@ -51,8 +51,9 @@ void stop_on_signals() {
     // A second Ctrl-C ends at once. Of others several may come: from the launcher, from the shell.
     action.sa_flags = SA_RESTART;
     if (number == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
-    sigaction(number, &action, nullptr);
+    if (!ignores_hangup(number)) sigaction(number, &action, nullptr);
   }
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the progress that is gone ends nothing
 }
 
 void print_list(bool as_json) {
@@ -255,6 +256,10 @@ int run(const Options& options) {
     throw Error(ErrorCode::io, "resume", options.resume, "this machine has no such run",
                 "copy its config.json here, or use a folder that all machines see");
   }
+  if (options.print_config) {
+    fmt::print("{}\n", train::relevant(settings).dump(2));
+    return 0;
+  }
   fs::path folder = !options.resume.empty() ? fs::path(options.resume) : fs::path(options.out);
   if (folder.empty()) folder = train::new_run_folder(settings.recipe);
 
@@ -315,6 +320,8 @@ void add_train(CLI::App& app) {
   command->add_option("RECIPE", options->recipe, "What to train (default: fashion)");
   command->add_flag("--list", options->list, "List the recipes");
   command->add_option("--config", options->config, "Settings from a JSON file");
+  command->add_flag("--print-config", options->print_config,
+                    "Print all settings of this recipe, as a file for --config; train nothing");
   command->add_option("--out", options->out, "Folder of the run (default: runs/RECIPE-TIME)");
   command->add_option("--resume", options->resume, "Continue the run in this folder");
   command->add_flag("--quiet", options->quiet, "Say nothing while it runs");
@@ -333,6 +340,7 @@ void add_train(CLI::App& app) {
     } else {
       option = command->add_option(field.name == "mode" ? "--mode,--compare" : name, value, help);
       option->take_last();
+      option->type_name(train::type_word(field));
     }
     option->group(field.section);
     options->flags.emplace_back(&field, option);

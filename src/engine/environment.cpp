@@ -23,8 +23,9 @@ const char* variable(const char* name) {
 int number(const char* name) {
   const char* const text = variable(name);
   if (text == nullptr) {
-    throw Error(ErrorCode::invalid_argument, "gloo", name, "is not set",
-                "every process needs RANK, WORLD_SIZE and DGC_STORE");
+    throw Error(
+        ErrorCode::invalid_argument, "gloo", name, "is not set",
+        "every process needs RANK, WORLD_SIZE, and MASTER_ADDR and MASTER_PORT or DGC_STORE");
   }
   int value = 0;
   const char* const end = text + std::strlen(text);
@@ -44,12 +45,13 @@ std::unique_ptr<Group> gloo_from_environment(std::chrono::milliseconds timeout,
     const char* const folder = variable("DGC_STORE");
     if (folder == nullptr && variable("MASTER_ADDR") != nullptr) {
       throw Error(ErrorCode::invalid_argument, "gloo", "MASTER_ADDR",
-                  "rendezvous by address needs a build with libtorch (Debian: libtorch-dev)",
-                  "set DGC_STORE to a new folder that all ranks see");
+                  "rendezvous by address needs a store made from it",
+                  "pass address_store_from_environment() of dgc/address_store.h, or set "
+                  "DGC_STORE to a new folder that all ranks see");
     }
     if (folder == nullptr) {
       throw Error(ErrorCode::invalid_argument, "gloo", "DGC_STORE", "is not set",
-                  "set it to a new folder that all ranks see");
+                  "set it to a new folder that all ranks see, or set MASTER_ADDR and MASTER_PORT");
     }
     store = make_file_store(folder);
   }

@@ -47,7 +47,7 @@ std::string progress_text(const Progress& p) {
                   p.mode, p.epoch, p.epochs, p.step, p.steps, p.examples_per_second,
                   duration_text(p.seconds_left), p.loss);
   if (!p.metric.empty()) text += "  " + p.metric;
-  text += fmt::format("  {}/step ({:.0f}x)  network {:.0f} %", bytes_text(p.bytes_per_step),
+  text += fmt::format("  {}/step ({:.0f}x)  waiting {:.0f} %", bytes_text(p.bytes_per_step),
                       p.message_ratio, 100.0 * p.waiting_share);
   return text;
 }

@@ -171,6 +171,7 @@ class Loop {
       ++sent.steps;
       sent.message_bytes += stats.message_bytes;
       sent.dense_bytes += stats.message_ratio * static_cast<double>(stats.message_bytes);
+      sent.ring_bytes += stats.traffic_ratio * static_cast<double>(stats.bytes_down);
       sent.bytes_up += stats.bytes_up;
       sent.bytes_down += stats.bytes_down;
     };
@@ -413,15 +414,14 @@ class Loop {
       return static_cast<double>(bytes) /
              static_cast<double>(std::max<std::uint64_t>(1, sent.steps));
     };
-    const double dense = 4.0 * static_cast<double>(report.parameters);
-    const double n = group_.size();
+    const auto ratio = [](double dense, std::uint64_t bytes) {
+      return bytes > 0 ? ordered_json(dense / static_cast<double>(bytes)) : ordered_json();
+    };
     const auto message_ratio = [&](const Sent& sent) {
-      return sent.message_bytes > 0 ? sent.dense_bytes / static_cast<double>(sent.message_bytes)
-                                    : 0.0;
+      return ratio(sent.dense_bytes, sent.message_bytes);
     };
     const auto traffic_ratio = [&](const Sent& sent) {
-      return sent.bytes_down > 0 ? 2.0 * dense * (n - 1.0) / n / per_step(sent.bytes_down, sent)
-                                 : 0.0;
+      return ratio(sent.ring_bytes, sent.bytes_down);
     };
     const Sent& steady = totals_.steady.steps > 0 ? totals_.steady : totals_.all;
     outcome.result = {

@@ -88,7 +88,7 @@ std::vector<Field> make_fields() {
       {"clipping", &S::clipping, "Compression", "local gradient clipping, ingredient of the paper"},
       {"warmup", &S::warmup, "Compression", "warm-up of the sparsity, ingredient of the paper"},
 
-      {"workers", &S::workers, "Running", "start so many on this machine; 0: up to 4", {}, 0},
+      {"workers", &S::workers, "Running", "start so many on this machine; 0: up to 4", {}, 0, 1024},
       {"launch",
        &S::launch,
        "Running",
@@ -137,6 +137,9 @@ void check(const Field& field, const json& value, const std::string& source) {
     if (!std::isfinite(number) || number < field.least) {
       refuse(source, field.name, fmt::format("{} is not {} or more", value.dump(), field.least));
     }
+    if (number > field.most) {
+      refuse(source, field.name, fmt::format("{} is more than {}", value.dump(), field.most));
+    }
   }
   const auto& choices = field.choices;
   if (!choices.empty() &&
@@ -164,6 +167,11 @@ const Field& field_named(const std::string& name, const std::string& source) {
 std::span<const Field> fields() {
   static const std::vector<Field> all = make_fields();
   return all;
+}
+
+std::string type_word(const Field& field) {
+  static constexpr const char* kWords[] = {"TEXT", "NUMBER", "INT", ""};
+  return kWords[field.member.index()];
 }
 
 json parse_value(const Field& field, const std::string& text) {

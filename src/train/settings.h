@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
@@ -51,10 +52,13 @@ struct Field {
   std::string help;
   /// Of a string: what it may be, or empty. Of a number: empty.
   std::vector<std::string> choices = {};
-  /// Of a number: the least that makes sense.
+  /// Of a number: the least and the most that make sense.
   double least = 0.0;
+  double most = std::numeric_limits<double>::infinity();
 };
 std::span<const Field> fields();
+/// TEXT, NUMBER or INT: of its values, for --help.
+std::string type_word(const Field& field);
 
 /// Text from a command line as a value of the field's type. Throws Error(invalid_argument) naming
 /// the field, what was given and what it may be.

@@ -1,5 +1,7 @@
 #include "train/sizes.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -79,7 +81,8 @@ const PaperModel& paper_model(std::string_view name) {
     names.push_back(model.name);
   }
   throw Error(ErrorCode::invalid_argument, "sizes", std::string(name), "is none of the models",
-              "did you mean " + nearest(std::string(name), names) + "?");
+              fmt::format("did you mean {}? known: {}", nearest(std::string(name), names),
+                          fmt::join(names, ", ")));
 }
 
 ModelSizes measure_sizes(const PaperModel& model, int steps,

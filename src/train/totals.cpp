@@ -4,7 +4,8 @@
 
 namespace dgc::train {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sent, steps, message_bytes, bytes_up, bytes_down, dense_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Sent, steps, message_bytes, bytes_up, bytes_down, dense_bytes,
+                                   ring_bytes)
 
 namespace {
 

@@ -30,6 +30,7 @@ struct Sent {
   std::uint64_t bytes_up = 0;
   std::uint64_t bytes_down = 0;
   double dense_bytes = 0.0;  ///< what the messages would have been as fp32, whole
+  double ring_bytes = 0.0;   ///< what a dense ring among as many workers would have brought down
 };
 
 struct Totals {

@@ -88,11 +88,26 @@ std::vector<std::string> run_names(std::span<const Run> runs) {
   return names;
 }
 
+namespace {
+
+bool same_training(const nlohmann::json& a, const nlohmann::json& b) {
+  static constexpr const char* kOf[] = {"recipe", "model", "examples", "epochs",  "steps",
+                                        "batch",  "bptt",  "seed",     "workers", "hidden"};
+  if (!a.is_object() || !b.is_object()) return false;
+  return std::all_of(std::begin(kOf), std::end(kOf), [&](const char* name) {
+    return a.value(name, nlohmann::json()) == b.value(name, nlohmann::json());
+  });
+}
+
+}  // namespace
+
 const Mode* baseline(std::span<const Run> runs, std::size_t run, const Mode& mode) {
   if (mode.name == "dense") return nullptr;
   if (runs[run].dense() != nullptr) return runs[run].dense();
+  // Of another run with the same task, length and seed; rates may have been tuned for each.
   for (const Run& other : runs) {
-    if (other.dense() != nullptr && other.metric_name == runs[run].metric_name) {
+    if (other.dense() != nullptr && other.metric_name == runs[run].metric_name &&
+        same_training(other.config, runs[run].config)) {
       return other.dense();
     }
   }

@@ -35,8 +35,8 @@ than the ratio once warmed up.</dd>
 <dt>share sent, sparsity</dt><dd>The share of the entries of sparse tensors that is sent in a step; sparsity is the rest.
 What is not sent stays with the worker and adds up until it is large enough.</dd>
 <dt>vs dense</dt><dd>Difference of the metric to the dense run with the same seed, in the metric’s unit.</dd>
-<dt>waiting</dt><dd>Time in which worker 0 had nothing to do but wait for others or the network, as a share of the training
-time.</dd>
+<dt>waiting</dt><dd>Time from the end of backward until the gradients of all are there, as a share of the training
+time: for others, for the network, and for what is left of compressing and adding up.</dd>
 <dt>sent per step</dt><dd>Bytes that worker 0 sends in a step after warm-up, to all others together.</dd>
 <dt>dense, dgc, naive</dt><dd>dense sends every gradient whole; dgc the largest entries of what has accumulated, with the
 paper’s corrections; naive the same without the corrections.</dd>

@@ -224,8 +224,9 @@ std::string time_section(std::span<const Run> runs) {
     legend += fmt::format("<li><i class=\"part thin {0}\"></i>{0}</li>", part);
   }
   return "<section aria-labelledby=\"time\">\n<h2 id=\"time\">Where the time goes</h2>\n"
-         "<p class=\"hint\">Of worker 0. The thin bars ran beside the computing: they cost time "
-         "only where they made the worker wait.</p>\n<div class=\"card\">\n" +
+         "<p class=\"hint\">Of worker 0. The thin bars are work of a thread beside the "
+         "computing, or, where gradients are clipped, part of the bars: they cost time only where "
+         "they made the worker wait.</p>\n<div class=\"card\">\n" +
          bars + "<ul class=\"keys\">" + legend + "</ul>\n</div>\n</section>\n";
 }
 
