@@ -1,4 +1,4 @@
-# make         build the command (build/dgc) and the library
+# make         install what is missing, build the command (build/dgc), the library and the PyTorch package
 # make demo    install what is missing, build, and train on 4 workers: dense, then DGC
 # make test    install what is missing, build, and run all tests
 # make check   what CI runs beside the tests: sanitizers, fuzzers, formatting, clang-tidy

@@ -66,7 +66,10 @@ class Result:
 
 
 def _command(*words: str) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise HostsError(f"`{words[0]}` is missing: scripts/install-packages network") from None
     if done.returncode != 0:
         raise HostsError(f"`{' '.join(words)}` failed: {done.stderr.strip() or done.returncode}")
     return done.stdout
