@@ -84,6 +84,23 @@ TEST(PlanCost, BytesAreThoseOfTheExchange) {
       << "biases go densely";
 }
 
+TEST(PlanCost, AutoGoesDenseWhereTheExchangeDoes) {
+  Scenario setup = setup_for("resnet50");
+  setup.ratio = 0.25;
+  const Prediction dense = predict(setup, Method::dense, 64);
+  EXPECT_DOUBLE_EQ(predict(setup, Method::automatic, 64).received_bytes, dense.received_bytes);
+  EXPECT_GT(predict(setup, Method::allgather, 64).received_bytes, 4 * dense.received_bytes);
+}
+
+TEST(PlanCost, ClippedModelsTravelInOneBucket) {
+  Scenario setup = setup_for("lstm");
+  setup.latency = 1.0;
+  const double one = predict(setup, Method::automatic, 8).network;
+  setup.model.clipped = false;
+  // 51 M parameters are 8 buckets of 25 MiB, of 6 rounds each.
+  EXPECT_NEAR(predict(setup, Method::automatic, 8).network - one, 7 * 6.0, 0.01);
+}
+
 TEST(PlanCost, OneWorkerExchangesNothing) {
   for (const Method method : kMethods) {
     const Prediction p = predict(setup_for("vgg16"), method, 1);
