@@ -198,7 +198,7 @@ TEST(Console, LineHasEverything) {
                                           .waiting_share = 0.12});
   EXPECT_EQ(line,
             "[dgc] epoch 0.26/4  step 120/1876  3000 examples/s  1:15 left  loss 0.5000  "
-            "top-1 accuracy 85.10 %  5.1 kB/step (530x)  network 12 %");
+            "top-1 accuracy 85.10 %  5.1 kB/step (530x)  waiting 12 %");
 }
 
 }  // namespace

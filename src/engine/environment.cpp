@@ -44,10 +44,11 @@ std::unique_ptr<Group> gloo_from_environment(std::chrono::milliseconds timeout,
   if (options.size != 1 && !store) {
     const char* const folder = variable("DGC_STORE");
     if (folder == nullptr && variable("MASTER_ADDR") != nullptr) {
-      throw Error(ErrorCode::invalid_argument, "gloo", "MASTER_ADDR",
-                  "rendezvous by address needs a store made from it",
-                  "pass address_store_from_environment() of dgc/address_store.h, or set "
-                  "DGC_STORE to a new folder that all ranks see");
+      throw Error(
+          ErrorCode::invalid_argument, "gloo", "MASTER_ADDR",
+          "rendezvous by address needs a store made from it",
+          "pass address_store_from_environment() (dgc/address_store.h, built with libtorch), or "
+          "set DGC_STORE to a new folder that all ranks see");
     }
     if (folder == nullptr) {
       throw Error(ErrorCode::invalid_argument, "gloo", "DGC_STORE", "is not set",
