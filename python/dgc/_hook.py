@@ -49,6 +49,7 @@ def _wait_for_callbacks() -> None:
     deadline = time.monotonic() + 2.0
     while _Callback.alive > 0 and time.monotonic() < deadline:
         time.sleep(0.001)
+    time.sleep(0.05)  # the last thread is still on its way out of Python
 
 
 def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
