@@ -173,9 +173,9 @@ class Child {
     }
     return 0;
   }
-  /// Whether it ended because it was told to, in good order or at once.
+  /// Whether it was ended by a signal that tells programs to end: some do so at once.
   bool obeyed() const {
-    const int by = WIFSIGNALED(*status_) ? WTERMSIG(*status_) : stopped();
+    const int by = WIFSIGNALED(*status_) ? WTERMSIG(*status_) : 0;
     return by == SIGINT || by == SIGTERM || by == SIGHUP;
   }
   /// How it ended, if not well.
