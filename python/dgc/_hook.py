@@ -7,6 +7,7 @@ message, in the order of the ranks. With clipping, or where a step may have to b
 import atexit
 import math
 import time
+import weakref
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -28,28 +29,27 @@ class _Piece(NamedTuple):
 
 
 class _Callback:
-    """A callback that is counted until the thread that ran it has let go of it. A thread that does so while the interpreter ends
-    would abort the process: the end of the script waits for that."""
+    """What a thread of the process group calls. Such a thread must not need the interpreter when that has begun to end, which would
+    abort the process: the end of the script waits until it has let go of the last of these. Dead weak references, and no
+    counter, tell that: nothing of Python runs in the thread between the death of one and the release of the interpreter's lock."""
 
-    alive = 0
+    __slots__ = ("_call", "__weakref__")
+    made: "List[weakref.ref[_Callback]]" = []
 
     def __init__(self, call: Any) -> None:
         self._call = call
-        _Callback.alive += 1
+        _Callback.made = [one for one in _Callback.made if one() is not None] + [weakref.ref(self)]
 
     def __call__(self, future: Any) -> torch.Tensor:
-        return self._call(future)
-
-    def __del__(self) -> None:
-        _Callback.alive -= 1
+        call, self._call = self._call, None  # what it holds goes here, not with the object
+        return call(future)
 
 
 @atexit.register
 def _wait_for_callbacks() -> None:
-    deadline = time.monotonic() + 2.0
-    while _Callback.alive > 0 and time.monotonic() < deadline:
+    deadline = time.monotonic() + 2.0  # a rank that was lost may leave one that is never called
+    while any(one() is not None for one in _Callback.made) and time.monotonic() < deadline:
         time.sleep(0.001)
-    time.sleep(0.05)  # the last thread is still on its way out of Python
 
 
 def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -188,6 +188,8 @@ def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale:
             _slots.write_header(slot, state._rank, state.step, number, present, failed=True)
     sent = slot.to(_wire_device(state, pieces[-1].buffer.device))
     received = list(torch.empty(state._workers * sent.numel(), dtype=torch.uint8, device=sent.device).split(sent.numel()))
+    # The group's thread drops its tensors after the callback: while Python holds them, too, it need not come back to Python for that.
+    state._on_wire[number] = (sent, received)
     work = dist.all_gather(received, sent, group=state.process_group, async_op=True)
     return work.get_future().then(_Callback(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future)))
 

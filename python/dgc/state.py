@@ -119,6 +119,7 @@ class DGCState:
         self._last_sent = False
         self._frozen: List[int] = []
         self._bytes = [0, 0]
+        self._on_wire: Dict[int, Any] = {}  # tensors of the last exchange of each number
         self.stats: Optional[StepStats] = None
         self.skipped = False
 
