@@ -174,6 +174,28 @@ TEST_F(Report, an_unfinished_run_shows_what_there_is) {
   EXPECT_NE(report_page(std::span(&run, 1)).find("summary.json is missing"), std::string::npos);
 }
 
+TEST_F(Report, a_run_that_went_on_is_shown_as_it_is_now) {
+  whole("run");
+  json stopped = summary();
+  stopped["finished"] = false;
+  for (auto& each : stopped["modes"]) {
+    each["finished"] = false;
+    each["steps"] = 1;
+  }
+  write("run/summary.json", stopped.dump());
+  // Dense has ended since; dgc is at its second step.
+  json dense = mode(93.0, 1.0, 1.0);
+  dense["steps"] = 2;
+  write("run/dense/result.json", json{{"result", dense}, {"common", json::object()}}.dump());
+  const Run run = read_run(folder_ / "run");
+  ASSERT_EQ(run.modes.size(), 2u);
+  EXPECT_EQ(run.modes[0].result.metric, 93.0);
+  EXPECT_TRUE(run.modes[0].result.finished);
+  EXPECT_EQ(run.modes[1].result.steps, 2.0);
+  EXPECT_EQ(run.modes[1].result.message_ratio, 7.5);
+  EXPECT_FALSE(run.modes[1].result.finished);
+}
+
 TEST_F(Report, each_missing_file_is_named) {
   for (const std::string name :
        {"config.json", "summary.json", "dgc/metrics.jsonl", "dgc/tensors.json"}) {

@@ -45,7 +45,7 @@ def environment(**extra):
 
 
 def run(*words, env=None, **how):
-    return subprocess.run([DGC, *words], capture_output=True, text=True, timeout=240,
+    return subprocess.run([DGC, *words], capture_output=True, text=True, errors="replace", timeout=240,
                           env=env or environment(), **how)
 
 
@@ -137,6 +137,7 @@ def resume():
     kills = {
         "SIGTERM to the launcher": lambda parent, _: os.kill(parent, signal.SIGTERM),
         "SIGINT to the launcher": lambda parent, _: os.kill(parent, signal.SIGINT),
+        "SIGUSR1 to the launcher": lambda parent, _: os.kill(parent, signal.SIGUSR1),
         "SIGTERM to a worker": lambda _, ranks: os.kill(ranks[1], signal.SIGTERM),
         "kill -9 of a worker": lambda _, ranks: os.kill(ranks[1], signal.SIGKILL),
         "kill -9 of the launcher": lambda parent, _: os.kill(parent, signal.SIGKILL),
@@ -147,13 +148,13 @@ def resume():
         assert done.returncode == 0, done.stderr
         expected = hashes(HERE / f"{name}-whole")
         for i, (what, kill) in enumerate(kills.items()):
-            if name == "lstm" and i not in (0, 3):
+            if name == "lstm" and what not in ("SIGTERM to the launcher", "kill -9 of a worker"):
                 continue
             folder = HERE / f"{name}-{i}"
             status, said, left = interrupted(job, folder, kill)
             check(f"{name}, {what}: ends, no process is left", status != 0 and not left, said)
-            if i < 3:
-                number = signal.SIGINT if "SIGINT" in what else signal.SIGTERM
+            if what.startswith("SIG"):
+                number = signal.Signals[what.split()[0]]
                 check(f"{name}, {what}: by the signal, and says how to continue",
                       status == -number and f"dgc train --resume {folder}" in said, (status, said))
             if "of a worker" in what:
@@ -177,6 +178,19 @@ def resume():
         process.send_signal(signal.SIGHUP)
         check(f"{launch}: goes on when nobody reads its progress, and under nohup",
               process.wait(120) == 0 and hashes(folder), process.returncode)
+    folder = HERE / "stuck"
+    # The others time out; nobody waits for the one that does not end.
+    begun = time.time()
+    status, said, left = interrupted([*CNN, *slow, "--timeout", "3"], folder, lambda parent, ranks: (
+        os.kill(ranks[1], signal.SIGSTOP), os.kill(parent, signal.SIGTERM)))
+    check("SIGTERM while a worker is stuck: ends, no process is left",
+          status == -signal.SIGTERM and not left and "a rank is lost" in said, (status, said, time.time() - begun))
+    folder = HERE / "twice"
+    second = []
+    interrupted([*CNN, *slow, "--steps", "100000"], folder, lambda parent, _: (
+        second.append(run("train", "--resume", folder)), os.kill(parent, signal.SIGTERM)))
+    check("a run that is going on is not continued by another process",
+          second[0].returncode == 1 and "another process" in second[0].stderr, second[0].stderr)
     finished = run("train", "--resume", HERE / "cnn-0", "--json")
     check("a finished run is not run again", finished.returncode == 0 and
           json.loads(finished.stdout)["modes"]["dgc"]["steps"] == 120, finished.stderr)
@@ -196,10 +210,10 @@ def resume():
           again.stderr)
 
 
-def idx(folder, images=40, labels=40, label=3, cut=0):
+def idx(folder, images=40, labels=40, label=3, cut=0, test_side=28):
     folder.mkdir()
-    for half in ("train", "t10k"):
-        data = struct.pack(">IIII", 0x803, images, 28, 28) + bytes(images * 784)
+    for half, side in (("train", 28), ("t10k", test_side)):
+        data = struct.pack(">IIII", 0x803, images, side, side) + bytes(images * side * side)
         (folder / f"{half}-images-idx3-ubyte").write_bytes(data[:len(data) - cut])
         (folder / f"{half}-labels-idx1-ubyte.gz").write_bytes(
             gzip.compress(struct.pack(">II", 0x801, labels) + bytes([label] * labels)))
@@ -219,7 +233,9 @@ def pictures(folder):
             (folder / part / name).mkdir(parents=True)
             for i in range(6):
                 (folder / part / name / f"{i}.jpg").write_bytes(JPEG)
-    (folder / "train" / "dog" / "3.jpg").write_bytes(JPEG[:150])
+    (folder / "train" / "dog" / "3.jpg").unlink()
+    # Not UTF-8.
+    pathlib.Path(os.fsdecode(os.fsencode(folder / "train" / "dog") + b"/3\xe4.jpg")).write_bytes(JPEG[:150])
     return folder
 
 
@@ -246,10 +262,20 @@ def skips(fails):
     done = run("train", *job, "--out", HERE / "skipped")
     check("an unreadable JPEG is skipped, with a warning that names it",
           done.returncode == 0 and "a file could not be read and was skipped" in done.stderr and
-          "dog/3.jpg" in done.stderr, done.stderr)
+          "dog/3" in done.stderr, done.stderr)
     result = json.loads((HERE / "skipped" / "summary.json").read_text())["modes"]["dgc"]
     check("skipped files are counted", result["skipped_files"] == 1, result)
-    fails("an unreadable JPEG with --strict", [*job, "--strict", "--out", HERE / "strict"], "dog/3.jpg")
+    fails("an unreadable JPEG with --strict", [*job, "--strict", "--out", HERE / "strict"], "dog/3")
+    gone = HERE / "gone"
+    process = subprocess.Popen([DGC, "train", *job, "--epochs", "2000", "--log-every", "1", "--out", gone],
+                               env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    log = gone / "dgc" / "metrics.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text().count("\n") >= 5):
+        time.sleep(0.01)
+    shutil.rmtree(images)
+    said = process.communicate(timeout=120)[1]
+    check("data that vanish end the run, with a reason and a way on",
+          process.returncode == 1 and "could be read" in said and "--resume" in said, said)
 
     sounds = utterances(HERE / "sounds", ["YES", "NO", "", "MAYBE", "ONE", "TWO", "SIX", "TEN", "A"])
     (sounds / "3.wav").write_bytes(b"RIFF")
@@ -281,6 +307,10 @@ def errors():
     fails("unknown key", ["--config", config], "bad.json", "learning-rate", "did you mean")
     config.write_text('{"epochs": 2,\n "lr" 1}')
     fails("file that is not JSON", ["--config", config], "bad.json", "line 2")
+    config.write_text('{"lr": 1e999}')
+    fails("number that is none", ["--config", config], "bad.json", "1e999")
+    fails("numbers too large", ["--keep", "4000000000"], "--keep", "4000000000")
+    fails("numbers of more than 64 bits", ["--steps", "18446744073709551615"], "--steps", "too large")
     fails("missing file", ["--config", HERE / "none.json"], "none.json")
     fails("missing data", ["--data", HERE / "nothing"], "nothing")
     fails("data without files", ["--data", HERE], "train-images-idx3-ubyte")
@@ -290,6 +320,8 @@ def errors():
           "label", "11")
     fails("counts that differ", ["--data", idx(HERE / "counts", labels=39), "--workers", "2"],
           "39", "40")
+    fails("test images of another size", ["--data", idx(HERE / "sizes", test_side=32), "--workers", "2"],
+          "32 x 32", "28 x 28")
     fails("more workers than examples",
           ["--data", idx(HERE / "few", images=3, labels=3), "--workers", "4"], "3 for 4 workers")
     (HERE / "file").write_text("")

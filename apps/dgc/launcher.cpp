@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <system_error>
 
+#include "base/patient_writer.h"
 #include "dgc/error.h"
 #include "output.h"
 
@@ -26,7 +28,7 @@ namespace {
 volatile std::sig_atomic_t interrupted = 0;
 volatile std::sig_atomic_t interruptions = 0;
 
-/// Notes SIGINT, SIGTERM and SIGHUP while it lives.
+/// Notes signals that mean an end while it lives.
 class Interrupts {
  public:
   Interrupts() {
@@ -51,7 +53,7 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
 
  private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
   struct sigaction before_[std::size(kSignals)];
 };
 
@@ -133,8 +135,8 @@ class Child {
   /// The last that it said and that was not shown.
   const std::deque<std::string>& last_lines() const { return lines_; }
 
-  /// Takes what there is on stderr. Progress of rank 0 is shown; its errors wait for the end.
-  void read() {
+  /// Takes what there is on stderr. Progress of rank 0 goes to `out`; its errors wait for the end.
+  void read(PatientWriter& out) {
     char block[4096];
     for (;;) {
       const ssize_t count = ::read(errors_, block, sizeof block);
@@ -147,7 +149,7 @@ class Child {
            end = rest_.find_first_of("\n\r")) {
         const bool shown = rank_ == 0 && !rest_.starts_with("dgc: ");
         if (shown) {
-          say(rest_.substr(0, end + 1));
+          show(rest_.substr(0, end + 1), out);
         } else if (rest_[end] == '\n') {
           lines_.push_back(rest_.substr(0, end));
         }
@@ -192,6 +194,11 @@ class Child {
  private:
   static constexpr std::size_t kLines = 10;
 
+  static void show(const std::string& line, PatientWriter& out) {
+    // Live lines are of no use to somebody who will read them later.
+    if (line.back() == '\n' || out.idle()) out.put(line);
+  }
+
   [[noreturn]] void cannot_start() const {
     throw Error(ErrorCode::io, "launch", fmt::format("rank {}", rank_),
                 "cannot be started: " + std::generic_category().message(errno));
@@ -206,42 +213,47 @@ class Child {
   std::deque<std::string> lines_;
 };
 
-void print_last_lines(const Child& child) {
+void print_last_lines(const Child& child, PatientWriter& out) {
   for (const std::string& line : child.last_lines()) {
-    say(fmt::format("rank {}: {}\n", child.rank(), line));
+    out.put(fmt::format("rank {}: {}\n", child.rank(), line));
   }
 }
 
-[[noreturn]] void report(const Child& child, const std::string& failure) {
-  print_last_lines(child);
+[[noreturn]] void report(const Child& child, const std::string& failure, PatientWriter& out) {
+  print_last_lines(child, out);
   throw Error(ErrorCode::peer_failed, "launch", fmt::format("rank {}", child.rank()), failure);
 }
 
-/// Waits for all; throws as soon as one fails. Returns the signal for which they stopped, or 0.
+/// Waits for all; throws as soon as one fails. Returns the signal for which they stopped, or 0:
+/// then some may still run, if they had `patience`, or if others have failed and they do not
+/// notice.
 int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::seconds patience) {
   using Clock = std::chrono::steady_clock;
-  std::optional<Clock::time_point> told;
+  std::optional<Clock::time_point> told, lost;
+  constexpr std::chrono::seconds kWithoutTheLost(10);
+  PatientWriter out;
   int stopped = 0;
   for (;;) {
     std::vector<pollfd> waiting;
     for (const auto& child : children) {
       // In this order, so that nothing said before the end is missed.
       const bool ended = child->ended();
-      child->read();
+      child->read(out);
       if (!ended) {
         waiting.push_back({child->errors(), POLLIN, 0});
         continue;
       }
       if (child->stopped() != 0) stopped = child->stopped();
       const auto failure = child->failure();
-      if (failure && interrupted == 0) report(*child, *failure);
+      if (failure && interrupted == 0) report(*child, *failure, out);
+      if (failure && !lost) lost = Clock::now();
     }
     if (waiting.empty()) {
       for (const auto& child : children) {
         const auto failure = child->failure();
         if (!failure || child->obeyed()) continue;
-        print_last_lines(*child);
-        say(fmt::format("rank {}: {} while it was stopping\n", child->rank(), *failure));
+        print_last_lines(*child, out);
+        out.put(fmt::format("rank {}: {} while it was stopping\n", child->rank(), *failure));
       }
       return interrupted != 0 ? interrupted : stopped;
     }
@@ -250,6 +262,12 @@ int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::s
       for (const auto& child : children) child->terminate();
     }
     if (told && (interruptions > 1 || Clock::now() - *told >= patience)) return interrupted;
+    // Without that rank there is no checkpoint to wait for.
+    if (told && lost && Clock::now() - std::max(*told, *lost) >= kWithoutTheLost) {
+      out.put("a rank is lost, and others do not end: they are killed\n");
+      return interrupted;
+    }
+    out.idle();
     constexpr int kPollMilliseconds = 20;
     ::poll(waiting.data(), waiting.size(), kPollMilliseconds);
   }

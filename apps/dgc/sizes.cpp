@@ -27,6 +27,7 @@ nlohmann::ordered_json to_json(const ModelSizes& sizes, const PaperModel& model)
   nlohmann::ordered_json json = {{"model", sizes.name},
                                  {"parameters", sizes.parameters},
                                  {"one_dimensional_parameters", sizes.dense_parameters},
+                                 {"entries", sizes.entries},
                                  {"dense_bytes", sizes.dense_bytes},
                                  {"paper_format_bytes", sizes.paper_bytes},
                                  {"paper_ratio", sizes.ratio(sizes.paper_bytes)},

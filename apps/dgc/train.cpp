@@ -89,8 +89,8 @@ void print_list(bool as_json) {
     fmt::print("{}\n", all.dump(2));
   } else {
     fmt::print(
-        "{}\nThe first model of each is the default. `dgc data` says how to get what is "
-        "missing.\n",
+        "{}\nThe first model of each is the default. Parameters of lstm are for 10,000 words, of "
+        "deepspeech for 16 kHz. `dgc data` says how to get what is missing.\n",
         table(rows));
   }
 }
@@ -202,7 +202,7 @@ int run_threads(int workers, const train::Settings& settings, const fs::path& fo
   const auto groups = make_local_groups(workers, timeout_of(settings));
   std::vector<int> statuses(groups.size());
   std::vector<std::exception_ptr> errors(groups.size());
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   for (std::size_t r = 0; r < groups.size(); ++r) {
     threads.emplace_back([&, r] {
       try {
@@ -212,7 +212,7 @@ int run_threads(int workers, const train::Settings& settings, const fs::path& fo
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   // The cause first, rather than that another rank has failed.
   for (const bool causes : {true, false}) {
     for (const auto& error : errors) {

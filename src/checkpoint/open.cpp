@@ -45,8 +45,10 @@ std::string hint_below(const Survey& survey, std::uint64_t step) {
     if (earlier >= step) continue;
     const auto id = survey.judge(earlier).id;
     if (!id) continue;
-    return fmt::format("the newest good one before it is {}; to go on from there, open step {}",
-                       survey.find(survey.lowest(earlier, *id), earlier, *id)->path, earlier);
+    return fmt::format(
+        "the newest good one before it is {}; to go on from there, move what is newer "
+        "away, or open step {}",
+        survey.find(survey.lowest(earlier, *id), earlier, *id)->path, earlier);
   }
   return "there is no good one before it";
 }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/units.h"
@@ -18,12 +17,6 @@ std::string duration_text(double seconds) {
   const auto s = static_cast<std::int64_t>(std::llround(seconds));
   if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
   return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
-}
-
-/// The terminal may be gone: that is no reason to end a run.
-void put(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
 }
 
 }  // namespace
@@ -58,14 +51,14 @@ Console::~Console() { clear(); }
 // A live line ends with '\r' rather than beginning with it: the launcher passes lines on when they
 // are whole.
 void Console::clear() {
-  if (shown_) put("\033[K\r");
+  if (shown_) out_.put("\033[K\r");
   shown_ = false;
 }
 
 void Console::say(const std::string& line) {
   if (quiet_) return;
   clear();
-  put(line + "\n");
+  out_.put(line + "\n");
 }
 
 void Console::progress(const Progress& p) {
@@ -74,12 +67,13 @@ void Console::progress(const Progress& p) {
   if (quiet_ || (last_.time_since_epoch().count() != 0 && now - last_ < (live_ ? 100ms : 5'000ms)))
     return;
   last_ = now;
+  if (!out_.idle()) return;  // paused: what it would read later is of no use then
   if (live_) {
     // A line that wraps could not be overwritten.
-    put(progress_text(p).substr(0, width_ - 1) + "\033[K\r");
+    out_.put(progress_text(p).substr(0, width_ - 1) + "\033[K\r");
     shown_ = true;
   } else {
-    put(progress_text(p) + "\n");
+    out_.put(progress_text(p) + "\n");
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/patient_writer.h"
+
 namespace dgc::train {
 
 struct Progress {
@@ -20,7 +22,8 @@ struct Progress {
   double waiting_share = 0.0;
 };
 
-/// To stderr. Of a worker that was started by the launcher, which passes on what rank 0 says.
+/// To stderr, without waiting for who reads it. Of a worker that was started by the launcher, which
+/// passes on what rank 0 says.
 class Console {
  public:
   /// Says nothing when quiet, or where another rank does the talking.
@@ -36,6 +39,7 @@ class Console {
 
  private:
   void clear();
+  PatientWriter out_;
   bool quiet_;
   bool live_;
   std::size_t width_;

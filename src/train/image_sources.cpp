@@ -112,6 +112,7 @@ class SyntheticImages : public ImageSource {
 };
 
 ImageData in_memory(ImageSet train, ImageSet valid, const Settings& settings, bool augment) {
+  require_same_shape(train, valid);
   ImageData data;
   data.channels = train.channels;
   data.height = train.height;

@@ -106,7 +106,8 @@ class ImageTask : public Task {
   }
 
   Scores scores(std::span<const double> sums) const override {
-    const double count = std::max(sums[3], 1.0);
+    const double count = sums[3];
+    if (count == 0.0) nothing_to_evaluate();
     return {
         sums[0] / count,
         {{"top-1 accuracy", 100.0 * sums[1] / count}, {"top-5 accuracy", 100.0 * sums[2] / count}}};

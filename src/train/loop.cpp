@@ -14,6 +14,7 @@
 #include "train/lr_schedule.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
+#include "train/report/format.h"
 #include "train/run_folder.h"
 #include "train/task.h"
 #include "train/together.h"
@@ -75,8 +76,7 @@ class Loop {
     steps_per_epoch_ = static_cast<std::uint64_t>(
         std::ceil(positions / static_cast<double>(task_->positions_of_step())));
     steps_ = settings_.steps > 0 ? static_cast<std::uint64_t>(settings_.steps)
-                                 : static_cast<std::uint64_t>(std::ceil(
-                                       settings_.epochs * static_cast<double>(steps_per_epoch_)));
+                                 : steps_in(settings_.epochs);
     epochs_ = static_cast<double>(steps_) / static_cast<double>(steps_per_epoch_);
     sgd_ = std::make_unique<Sgd>(
         group, task_->model(),
@@ -105,6 +105,8 @@ class Loop {
         if (epoch_ended || last || stopped || (every != 0 && sgd_->steps() % every == 0)) save();
       }
     }
+    // Before anything else can go wrong: a continuation that has no step to do could not tell.
+    if (first_ && did_steps_) write_json(job_.folder / kTensorsFile, tensors());
     if (!stopped && task_->has_test()) {
       clock_.lap();
       test_ = scores_of(Split::test);
@@ -115,6 +117,12 @@ class Loop {
   }
 
  private:
+  /// 0.07 epochs of 100 steps are 7, whatever floating point makes of it.
+  std::uint64_t steps_in(double epochs) const {
+    return static_cast<std::uint64_t>(
+        std::ceil(epochs * static_cast<double>(steps_per_epoch_) - 1e-6));
+  }
+
   /// Ranks that have other data would evaluate at other steps, and wait for each other.
   void compare_data() {
     const std::string mine = std::to_string(task_->positions());
@@ -145,6 +153,7 @@ class Loop {
       loss.backward();
     }
     ++losses_;
+    read_ += static_cast<double>(item.batch.examples);
     totals_.times.compute += clock_.lap();
     if (job_.stop != nullptr && *job_.stop != 0) sgd_->request_stop();
     sgd_->step();
@@ -167,6 +176,8 @@ class Loop {
     totals_.times.exchange += stats.exchange;
     totals_.times.other += clock_.lap() - stats.waiting - stats.apply;
     examples_ += task_->examples_in(draw.count);
+    drawn_ += draw.count;
+    did_steps_ = true;
     const auto add = [&](Sent& sent) {
       ++sent.steps;
       sent.message_bytes += stats.message_bytes;
@@ -181,12 +192,19 @@ class Loop {
 
   /// Of the steps since the last line.
   void log_step() {
-    const double workers = group_.size();
-    const double loss =
-        summed(group_, {loss_ / static_cast<double>(std::max<std::int64_t>(losses_, 1))})[0] /
-        workers;
-    loss_ = 0.0;
+    const std::vector<double> sums =
+        summed(group_, {loss_ / static_cast<double>(std::max<std::int64_t>(losses_, 1)), read_});
+    const double loss = sums[0] / group_.size();
+    loss_ = read_ = 0.0;
     losses_ = 0;
+    if (sums[1] > 0.0) drawn_ = 0;
+    // A file may be damaged; that a whole batch is means that there are no data any more.
+    if (drawn_ >= task_->positions_of_step()) {
+      report_problems();
+      throw Error(ErrorCode::io, "train", fmt::format("step {}", sgd_->steps()),
+                  "none of the last examples could be read",
+                  "are the data still there? The last checkpoint is good: --resume");
+    }
     if (!std::isfinite(loss)) {
       throw Error(ErrorCode::nonfinite_gradient, "train", fmt::format("step {}", sgd_->steps()),
                   fmt::format("the loss is {}", loss), "try a lower --lr or --lr-warmup");
@@ -292,6 +310,7 @@ class Loop {
     for (const std::string& theirs : gathered(group_, fmt::format("{}", fmt::join(mine, "\n")))) {
       std::istringstream lines(theirs);
       for (std::string line; std::getline(lines, line);) {
+        line = valid_utf8(line);
         if (!problems_.insert(line).second) continue;
         ++count;
         if (example.empty()) example = line;
@@ -349,8 +368,7 @@ class Loop {
       steps_ = user.at("steps");
     } else if (settings_.steps == 0) {
       const double left = std::max(0.0, settings_.epochs - epoch());
-      steps_ = info->step + static_cast<std::uint64_t>(
-                                std::ceil(left * static_cast<double>(steps_per_epoch_) - 1e-6));
+      steps_ = info->step + steps_in(left);
     }
     const auto& lr = user.at("lr");
     schedule_.set_state({lr.at("factor"), number(lr.at("best")), lr.at("any")});
@@ -453,7 +471,6 @@ class Loop {
         {"parameters_hash", hash_of(task_->model())},
         {"finished", !stopped}};
     if (first_) {
-      write_json(job_.folder / kTensorsFile, tensors());
       write_json(job_.folder / kResultFile,
                  {{"result", outcome.result}, {"common", outcome.common}});
     }
@@ -478,7 +495,10 @@ class Loop {
   Totals totals_;
   Times logged_;  // totals at the last line
   double loss_ = 0.0;
+  double read_ = 0.0;  // examples of this rank since the last line
   std::int64_t losses_ = 0, examples_ = 0;
+  std::int64_t drawn_ = 0;  // positions since any rank could read one
+  bool did_steps_ = false;
 
   std::set<std::string> problems_;
   std::optional<Scores> valid_, test_;
@@ -490,8 +510,9 @@ class Loop {
 }  // namespace
 
 Outcome train(Group& group, const Job& job, Console& console) {
+  // Outlives the handlers: its end in the middle of a step would be the cause that others read.
+  std::unique_ptr<Loop> loop;
   try {
-    std::unique_ptr<Loop> loop;
     {
       const Patience patience(group);
       loop = std::make_unique<Loop>(group, job, console);

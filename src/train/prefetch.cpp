@@ -17,10 +17,17 @@ Draw Cursor::next(const Task& task) {
 
 Prefetcher::Prefetcher(const Task& task, Cursor start, int threads)
     : task_(task), cursor_(start), ahead_(static_cast<std::uint64_t>(threads) * 2 + 2) {
-  for (int t = 0; t < threads; ++t) threads_.emplace_back([this] { work(); });
+  try {
+    for (int t = 0; t < threads; ++t) threads_.emplace_back([this] { work(); });
+  } catch (...) {  // no more threads to be had
+    end();
+    throw;
+  }
 }
 
-Prefetcher::~Prefetcher() {
+Prefetcher::~Prefetcher() { end(); }
+
+void Prefetcher::end() {
   {
     const std::scoped_lock lock(mutex_);
     stop_ = true;

@@ -44,6 +44,7 @@ class Prefetcher {
     std::exception_ptr error;
   };
   void work();
+  void end();
 
   const Task& task_;
   std::mutex mutex_;

@@ -1,11 +1,17 @@
 #include "train/run_folder.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
+#include <thread>
 
 #include "base/file.h"
 #include "dgc/error.h"
@@ -48,11 +54,29 @@ void begin_run(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder, error);
   if (error) fail(folder, "cannot be made: " + error.message(), "choose another --out");
   try {
-    write_json(folder / kConfigFile, ordered_json::object());
-    std::filesystem::remove(folder / kConfigFile);
+    const std::filesystem::path probe = folder / ".writable";
+    write_json(probe, ordered_json::object());
+    std::filesystem::remove(probe);
   } catch (const std::exception& cause) {
     fail(folder, fmt::format("cannot be written to: {}", cause.what()), "choose another --out");
   }
+}
+
+RunLock::RunLock(const std::filesystem::path& folder)
+    : file_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  // A run that was killed a moment ago may still be on its way out.
+  constexpr int kTries = 50;
+  for (int i = 0; i < kTries && file_ >= 0; ++i) {
+    if (::flock(file_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  if (file_ < 0) return;
+  ::close(file_);
+  fail(folder, "another process is writing this run", "wait for it, or choose another --out");
+}
+
+RunLock::~RunLock() {
+  if (file_ >= 0) ::close(file_);
 }
 
 void write_json(const std::filesystem::path& file, const ordered_json& json) {

@@ -26,6 +26,19 @@ std::filesystem::path new_run_folder(const std::string& recipe);
 /// or cannot be written to.
 void begin_run(const std::filesystem::path& folder);
 
+/// Keeps other processes from writing the same run, while it lives. Needs the folder.
+class RunLock {
+ public:
+  /// Throws Error(io) when another process has it. File systems that cannot lock do not.
+  explicit RunLock(const std::filesystem::path& folder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int file_;
+};
+
 /// Under a temporary name, flushed, renamed. Throws Error(io).
 void write_json(const std::filesystem::path& file, const nlohmann::ordered_json& json);
 /// Nothing if there is no such file. Throws Error(io) if it is not JSON.

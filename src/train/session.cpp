@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 
 #include "dgc/error.h"
@@ -42,11 +43,13 @@ std::string cpu_name() {
 
 /// What rank 0 has, on all ranks.
 ordered_json shared(Group& group, const ordered_json& mine) {
-  return ordered_json::parse(
-      gathered(group, group.rank() == 0 ? mine.dump() : std::string()).front());
+  const auto text = [&] {
+    return mine.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  };
+  return ordered_json::parse(gathered(group, group.rank() == 0 ? text() : std::string()).front());
 }
 
-/// Rank 0: takes possession of the folder, and finds what is done already.
+/// Rank 0: writes what the run is, or finds what is done already.
 ordered_json begin(const Session& session, int workers) {
   ordered_json results = ordered_json::object();
   ordered_json common = ordered_json::object();
@@ -59,7 +62,6 @@ ordered_json begin(const Session& session, int workers) {
     }
     return {{"results", results}, {"common", common}};
   }
-  begin_run(session.folder);
   ordered_json config = relevant(session.settings);
   config["workers"] = workers;
   write_json(session.folder / kConfigFile, config);
@@ -123,8 +125,11 @@ nlohmann::json resumed_settings(const std::filesystem::path& folder, const nlohm
 SessionOutcome run_session(Group& group, const Session& session, Console& console) {
   const bool first = group.rank() == 0;
   ordered_json results, common;
+  std::optional<RunLock> lock;
   try {
     compare_settings(group, session);
+    if (first && !session.resume) begin_run(session.folder);
+    if (first) lock.emplace(session.folder);
     const ordered_json known = shared(group, first ? begin(session, group.size()) : ordered_json());
     results = known.at("results");
     common = known.at("common");

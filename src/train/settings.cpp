@@ -94,19 +94,26 @@ std::vector<Field> make_fields() {
        "Running",
        "workers are processes, or threads (models without dropout)",
        {"processes", "threads"}},
-      {"threads", &S::threads, "Running", "of each worker; 0: an even share of the cores"},
-      {"loaders", &S::loaders, "Running", "threads of each worker that prepare data", {}, 1},
+      {"threads",
+       &S::threads,
+       "Running",
+       "of each worker; 0: an even share of the cores",
+       {},
+       0,
+       1024},
+      {"loaders", &S::loaders, "Running", "threads of each worker that prepare data", {}, 1, 1024},
       {"seed", &S::seed, "Running", "of everything random"},
       {"timeout",
        &S::timeout,
        "Running",
        "seconds after which a silent worker counts as lost",
        {},
-       1},
+       1,
+       1e6},
       {"log-every", &S::log_every, "Running", "steps between lines of metrics.jsonl", {}, 1},
       {"checkpoint-every", &S::checkpoint_every, "Running",
        "steps between checkpoints, beside those after each epoch; 0: none"},
-      {"keep", &S::keep, "Running", "checkpoints to keep", {}, 1},
+      {"keep", &S::keep, "Running", "checkpoints to keep", {}, 1, 1e6},
   };
 }
 
@@ -136,6 +143,11 @@ void check(const Field& field, const json& value, const std::string& source) {
     const auto number = value.get<double>();
     if (!std::isfinite(number) || number < field.least) {
       refuse(source, field.name, fmt::format("{} is not {} or more", value.dump(), field.least));
+    }
+    // What does not fit into 64 bits would be read as something else.
+    const bool too_large = value.is_number_unsigned() && value.get<std::uint64_t>() >> 63 != 0;
+    if (field.member.index() == 2 && too_large) {
+      refuse(source, field.name, fmt::format("{} is too large", value.dump()));
     }
     if (number > field.most) {
       refuse(source, field.name, fmt::format("{} is more than {}", value.dump(), field.most));
@@ -202,8 +214,8 @@ json read_settings_file(const std::filesystem::path& file) {
   const auto* const text = reinterpret_cast<const char*>(mapped.contents().data());
   try {
     return json::parse(text, text + mapped.contents().size());
-  } catch (const json::parse_error& error) {
-    // Its message has line and column.
+  } catch (const json::exception& error) {
+    // Its message has line and column, or the number that is too large.
     refuse("--config", file.string(), error.what());
   }
 }

@@ -36,6 +36,13 @@ class Format {
     return message_;
   }
   std::uint64_t bytes() const { return message_.size(); }
+  std::uint64_t entries() const {
+    std::uint64_t entries = 0;
+    for (std::size_t i = 0; i < state_.tensors().size(); ++i) {
+      if (!state_.tensors()[i].dense) entries += compressor_.stats()[i].sent;
+    }
+    return entries;
+  }
 
  private:
   State state_;
@@ -127,6 +134,7 @@ ModelSizes measure_sizes(const PaperModel& model, int steps,
     best.step(gradients);
     progress();
   }
+  sizes.entries = paper.entries();
   sizes.paper_bytes = paper.bytes();
   sizes.rice_fp16_bytes = rice.bytes();
   sizes.quantised_bytes = quantised.bytes();

@@ -25,6 +25,7 @@ struct ModelSizes {
   std::string name;
   std::uint64_t parameters = 0;
   std::uint64_t dense_parameters = 0;  ///< in tensors of one dimension, which are sent whole
+  std::uint64_t entries = 0;           ///< selected from the others; those that are zero are not
   std::uint64_t dense_bytes = 0;       ///< 4 for each parameter
   std::uint64_t paper_bytes = 0;       ///< 16-bit runs and fp32; tensors of one dimension as fp32
   std::uint64_t rice_fp16_bytes = 0;   ///< `dgc train`'s own

@@ -99,7 +99,8 @@ class SpeechTask : public Task {
   }
 
   Scores scores(std::span<const double> sums) const override {
-    return {sums[0] / std::max(sums[1], 1.0),
+    if (sums[1] == 0.0) nothing_to_evaluate();
+    return {sums[0] / sums[1],
             {{"word error rate", 100.0 * sums[2] / std::max(sums[3], 1.0)},
              {"character error rate", 100.0 * sums[4] / std::max(sums[5], 1.0)}}};
   }

@@ -22,6 +22,11 @@ std::vector<std::string> Problems::take() {
   return std::exchange(texts_, {});
 }
 
+void nothing_to_evaluate() {
+  throw Error(ErrorCode::io, "evaluate", "data", "none of the examples could be read",
+              "are the data still there? The last checkpoint is good: --resume");
+}
+
 std::unique_ptr<Task> make_task(const Settings& settings, Place place) {
   // Workers that are threads build their models one after the other: all draw from one generator.
   static std::mutex building;

@@ -65,6 +65,9 @@ class Problems {
   std::vector<std::string> texts_;
 };
 
+/// For scores: of all data, nothing could be read.
+[[noreturn]] void nothing_to_evaluate();
+
 class Task {
  public:
   virtual ~Task() = default;

@@ -135,11 +135,14 @@ void compare_count(const char* set, const char* half, const ImageFolder& images,
 
 void check_idx(const fs::path& folder, CheckedData& checked) {
   checked.kind = "IDX images";
+  std::vector<ImageSet> sets;
   for (const bool train : {true, false}) {
     attempt(checked, [&] {
-      checked.facts.push_back(described(load_idx(folder, train), train ? "train" : "test"));
+      sets.push_back(load_idx(folder, train));
+      checked.facts.push_back(described(sets.back(), train ? "train" : "test"));
     });
   }
+  if (sets.size() == 2) attempt(checked, [&] { require_same_shape(sets[0], sets[1]); });
   compare_idx(folder, checked);
 }
 

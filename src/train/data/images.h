@@ -27,4 +27,7 @@ struct ImageSet {
   }
 };
 
+/// Throws Error(shape_mismatch) when test images are of another size than those of training.
+void require_same_shape(const ImageSet& train, const ImageSet& test);
+
 }  // namespace dgc::train

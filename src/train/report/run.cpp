@@ -33,6 +33,8 @@ json read_json(const fs::path& path, json::value_t type) {
     }
     throw Error(ErrorCode::bad_state, kOperation, path.string(),
                 fmt::format("is not JSON at byte {}", error.byte));
+  } catch (const json::exception& error) {  // a number that no double holds
+    throw Error(ErrorCode::bad_state, kOperation, path.string(), error.what());
   }
   if (value.type() != type) {
     throw Error(ErrorCode::bad_state, kOperation, path.string(),
@@ -190,12 +192,18 @@ void read_modes(Run& run) {
     }
   }
   for (const auto& [name, folder] : folders) {
-    const bool has_summary =
-        std::any_of(run.modes.begin(), run.modes.end(),
-                    [&name = name](const Mode& mode) { return mode.name == name; });
+    bool has_result = std::any_of(run.modes.begin(), run.modes.end(),
+                                  [&name = name](const Mode& mode) { return mode.name == name; });
     Mode& mode = mode_of(run, name);
     read_mode(folder, mode, run.notes);
-    if (!has_summary) mode.result = result_so_far(mode, run.higher_is_better);
+    // Newer than the summary, where a run was stopped and went on.
+    const json own = read_json(folder / kResultFile, json::value_t::object);
+    if (const auto result = own.find("result"); result != own.end() && result->is_object()) {
+      mode.result = result_of(*result);
+      has_result = true;
+    }
+    const bool went_on = !mode.result.finished && mode.steps.last("step") > mode.result.steps;
+    if (!has_result || went_on) mode.result = result_so_far(mode, run.higher_is_better);
   }
   std::stable_sort(run.modes.begin(), run.modes.end(), [](const Mode& a, const Mode& b) {
     return (a.name == "dense") > (b.name == "dense");
