@@ -204,6 +204,21 @@ TEST_F(CheckpointFolder, TheSameStepIsReplaced) {
   }
 }
 
+TEST_F(CheckpointFolder, AFolderThatIsNoCheckpointIsNotReplaced) {
+  const fs::path other = folder(Disks::shared, 0) / "step-000000000010";
+  fs::create_directories(other);
+  std::ofstream(other / "mine") << "not ours";
+  const auto errors = run_ranks(3, std::chrono::seconds(10), [&](Group& group) {
+    test::save_at(group, folder(Disks::shared, group.rank()), 10, 2);
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("has no manifest"), std::string::npos)
+        << error->what();
+  }
+  EXPECT_TRUE(fs::exists(other / "mine"));
+}
+
 TEST_F(CheckpointFolder, AnOlderStepCanBeAskedFor) {
   for (const std::uint64_t step : {10u, 20u}) save_well(2, Disks::own, step, 2);
   const auto errors = run_ranks(2, kTimeout, [&](Group& group) {

@@ -440,6 +440,28 @@ TEST(ExchangeFaults, ABadGradientOnOneRankIsReadByAll) {
   }
 }
 
+TEST(ExchangeFaults, ASumThatOverflowsIsNotApplied) {
+  for (const ValueType transport : {ValueType::fp32, ValueType::bf16}) {
+    std::vector<Tensors> parameters(2);
+    const auto errors = run_ranks(2, 10s, [&](Group& group) {
+      State state(kModel, static_cast<std::uint32_t>(group.rank()), 2);
+      Exchange exchange(group, kModel, state, {.momentum = 0.9f}, {.dense_transport = transport});
+      Tensors& mine = parameters[static_cast<std::size_t>(group.rank())] = zeros(kModel);
+      Tensors g = zeros(kModel);
+      g[1][5] = 3e38f;
+      // Half of it from each; with momentum, two halves are too much.
+      exchange.step(gradients_of(g), spans_of(mine), 1.0f);
+      exchange.step(gradients_of(g), spans_of(mine), 1.0f);
+    });
+    for (std::size_t r = 0; r < 2; ++r) {
+      ASSERT_TRUE(errors[r]);
+      EXPECT_NE(std::string(errors[r]->what()).find("over all ranks is"), std::string::npos)
+          << errors[r]->what();
+      EXPECT_TRUE(std::isfinite(parameters[r][1][5]));
+    }
+  }
+}
+
 // Wrong calls of one rank are found before anything is sent, and the others read why.
 TEST(ExchangeFaults, WrongArgumentsOfOneRankStopEverybodyBeforeTheStep) {
   const auto expect_all = [](ErrorCode code,

@@ -75,6 +75,23 @@ TEST(SgdFaults, ARankThatLeavesBetweenBackwardAndStepIsNamed) {
   }
 }
 
+TEST(SgdFaults, ARankThatGivesUpTellsTheOthersWhy) {
+  const auto errors = run_ranks(3, std::chrono::seconds(5), [&](Group& group) {
+    torch::Tensor w = torch::ones({16, 16}).requires_grad_();
+    torch::Tensor unused = torch::ones({16, 16}).requires_grad_();
+    Sgd sgd(group, {unused, w}, SgdOptions(0.1).bucket_bytes(1).schedule(Schedule(0.01)));
+    w.sum().backward();
+    if (group.rank() == 1) {
+      const Error cause(ErrorCode::internal, "test", "rank 1", "is out of memory");
+      sgd.abandon(cause);
+      EXPECT_THROW(sgd.step(), Error);
+      throw Error(cause);
+    }
+    sgd.step();
+  });
+  for (const auto& error : errors) EXPECT_TRUE(says(error, "is out of memory")) << error->what();
+}
+
 TEST(SgdFaults, GradientsThatWereNotYetCompressedAreAccumulatedToo) {
   // Rank 1's sparse message is damaged: the others give up before they come to the dense tensors,
   // which go after the sparse ones.

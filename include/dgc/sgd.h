@@ -229,9 +229,15 @@ class Sgd : public torch::optim::Optimizer {
   void broadcast_parameters();
 
   /// Asks all ranks to stop: stop_requested() becomes true on every rank after the same step. May
-  /// be called from any thread and from signal handlers.
+  /// be called from any thread and from signal handlers. Where data ends early: zero_grad(),
+  /// request_stop(), step().
   void request_stop() noexcept;
   bool stop_requested() const noexcept;
+
+  /// Gives up, when something else than this optimizer has failed: the other ranks, which may be
+  /// waiting in the middle of a step, get `cause` as their error. Nothing of the step is applied,
+  /// and no other can follow.
+  void abandon(const Error& cause) noexcept;
 
   /// Steps done so far.
   std::uint64_t steps() const noexcept;

@@ -78,7 +78,7 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
         return _exchange(state, [piece], bucket.is_last(), 1.0, None)
     state._waiting.append(piece)
     if not bucket.is_last():
-        return piece.future
+        return piece.future.then(_value_or_error)
     pieces, state._waiting = state._waiting, []
     loss_scale = float(state.scaler.get_scale()) if state.scaler is not None else 1.0
     _agree(state)
@@ -86,6 +86,14 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
     if state.nonfinite == "skip" and _is_nonfinite_anywhere(state, norm, piece.buffer.device):
         return _skip(state, pieces)
     return _exchange(state, pieces, True, loss_scale, norm)
+
+
+def _value_or_error(future: Any) -> torch.Tensor:
+    """Future.set_exception is for waiters in Python: DDP would take the exception for the result."""
+    result = future.value()
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _take(state: DGCState, bucket: dist.GradBucket) -> _Piece:
@@ -205,7 +213,7 @@ def _finish(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], re
     except Exception as error:
         _fail(state, error)
         for piece in pieces[:-1]:
-            piece.future.set_exception(error)
+            piece.future.set_result(error)
         raise
     for piece in pieces[:-1]:
         piece.future.set_result(piece.buffer)

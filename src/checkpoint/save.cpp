@@ -229,6 +229,10 @@ class Saving {
       if (!fs::is_directory(status)) {
         throw Error(ErrorCode::io, kOperation, whole_.string(), "is in the way: not a directory");
       }
+      if (!fs::exists(whole_ / kManifestName)) {
+        throw Error(ErrorCode::io, kOperation, whole_.string(), "is in the way: it has no manifest",
+                    "move it away");
+      }
       discard(replaced_);
       trace("aside");
       rename_path(whole_, replaced_);

@@ -6,12 +6,13 @@ namespace dgc::exchange {
 void run_allgather(Context& context, std::span<const Gradient> gradients,
                    const Compressor::Call& call, Bucket::Impl& bucket) {
   std::vector<std::byte> mine(context.compressor.bound(gradients));
+  const std::size_t bound = mine.size();  // of everybody's
   mine.resize(context.compressor.compress(gradients, mine, call));
   bucket.message_bytes += mine.size();
   std::vector<std::vector<std::byte>> all;
   {
     const PhaseMeter meter(context.group, bucket, "allgather");
-    all = all_gather(context.group, mine);
+    all = all_gather(context.group, mine, bound);
   }
   for (int rank = 0; rank < context.group.size(); ++rank) {
     context.check_message(all[static_cast<std::size_t>(rank)], rank, context.group.world_rank(rank),

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 
 namespace dgc {
 namespace {
@@ -23,12 +25,14 @@ class AddressStore final : public RendezvousStore {
 
   std::optional<std::vector<std::byte>> get(const std::string& key,
                                             std::chrono::milliseconds timeout) override {
-    try {
-      store_->wait({key}, timeout);
-    } catch (const std::exception&) {
-      return {};  // not there in time, or the server is gone: nothing either way
+    // Not TCPStore's own wait: one that ran out of time stays registered at the server, and is
+    // answered in the middle of a later call.
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    for (;;) {
+      auto value = try_get(key);
+      if (value || std::chrono::steady_clock::now() >= deadline) return value;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
-    return try_get(key);
   }
 
   std::optional<std::vector<std::byte>> try_get(const std::string& key) override {
@@ -42,7 +46,7 @@ class AddressStore final : public RendezvousStore {
 
   void remove(const std::string& key) noexcept override {
     try {
-      store_->deleteKey(key);
+      reach([&] { store_->deleteKey(key); });
     } catch (const std::exception&) {  // rank 0 may be gone already, and the key with it
     }
   }
@@ -52,16 +56,20 @@ class AddressStore final : public RendezvousStore {
   template <typename Work>
   auto reach(Work&& work) -> decltype(work()) {
     try {
+      if (!gone_.empty()) throw std::runtime_error(gone_);
       return work();
     } catch (const std::exception& error) {
       const std::string text = error.what();
+      // Each further call would wait for the server as long as this one did.
+      gone_ = text.substr(0, text.find('\n'));
       throw Error(
-          ErrorCode::io, "rendezvous", address_, text.substr(0, text.find('\n')),
+          ErrorCode::io, "rendezvous", address_, gone_,
           "rank 0 must run there, with the same MASTER_ADDR and a MASTER_PORT that is free");
     }
   }
 
   std::string address_;
+  std::string gone_;  // why the server cannot be reached any more
   std::unique_ptr<c10d::TCPStore> store_;
 };
 

@@ -78,7 +78,9 @@ std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my,
   Dictionary rest;
   add_private_parts(my, mine, rest);
   Dictionary model;
-  for (const sgd::Parameter& parameter : my.parameters) {
+  for (sgd::Parameter& parameter : my.parameters) {
+    // A master may be older than what was written by hand.
+    if (parameter.master.defined()) parameter.values();
     model.insert(parameter.name, saved(parameter.tensor));
     for (const std::string& alias : parameter.aliases)
       model.insert(alias, model.at(parameter.name));

@@ -258,6 +258,7 @@ void Sgd::broadcast_parameters() {
   impl_->broadcast_parameters();
 }
 
+void Sgd::abandon(const Error& cause) noexcept { impl_->pipeline->abandon(cause); }
 void Sgd::request_stop() noexcept { impl_->pipeline->stop = true; }
 bool Sgd::stop_requested() const noexcept { return impl_->stop; }
 std::uint64_t Sgd::steps() const noexcept { return impl_->state->step(); }

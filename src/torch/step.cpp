@@ -64,7 +64,12 @@ void Sgd::Impl::step() {
   stop |= collected.stop;
   if (!collected.skipped) {
     const auto start = std::chrono::steady_clock::now();
-    apply(collected, targets);
+    try {
+      apply(collected, targets);
+    } catch (const std::exception& error) {  // no memory, say: the others would go on without us
+      pipeline->abandon(as_error(error));
+      throw;
+    }
     stats.apply = seconds_since(start);
   }
   const auto applied = std::chrono::steady_clock::now();

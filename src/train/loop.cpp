@@ -87,6 +87,9 @@ class Loop {
     final_ratio_ = sgd_->options().schedule().ratio_at(std::numeric_limits<std::int64_t>::max());
   }
 
+  /// The others would wait for this rank until their deadline, and not know why.
+  void give_up(const Error& cause) noexcept { sgd_->abandon(cause); }
+
   Outcome run() {
     if (first_) std::filesystem::create_directories(job_.folder);
     resume();
@@ -510,8 +513,14 @@ class Loop {
 }  // namespace
 
 Outcome train(Group& group, const Job& job, Console& console) {
-  // Outlives the handlers: its end in the middle of a step would be the cause that others read.
   std::unique_ptr<Loop> loop;
+  const auto give_up = [&](const Error& cause) {
+    if (loop) {
+      loop->give_up(cause);
+    } else {
+      group.fail(cause);
+    }
+  };
   try {
     {
       const Patience patience(group);
@@ -521,11 +530,10 @@ Outcome train(Group& group, const Job& job, Console& console) {
   } catch (const c10::Error& error) {
     // Without libtorch's stack of addresses.
     const Error short_error = as_error(std::runtime_error(error.what_without_backtrace()));
-    group.fail(short_error);
+    give_up(short_error);
     throw short_error;
   } catch (const std::exception& error) {
-    // The others would wait for this rank until their deadline, and not know why.
-    group.fail(as_error(error));
+    give_up(as_error(error));
     throw;
   }
 }

@@ -25,11 +25,11 @@ def caught(work):
     return None
 
 
-def nonfinite(rank, path):
+def nonfinite(rank, path, clip=None):
     """An Inf on rank 2, at step 1, in one tensor."""
     model = Recorded()
     ddp = DDP(model, bucket_cap_mb=0.001)
-    state = dgc.DGCState(ddp, ratio=0.05, path=path)
+    state = dgc.DGCState(ddp, ratio=0.05, path=path, clip_norm=clip)
     ddp.register_comm_hook(state, dgc.hook)
     ddp(gradients_of(rank, 0)).backward()
     ddp.zero_grad(set_to_none=True)
@@ -234,10 +234,11 @@ def construct(rank):
 
 class Errors(unittest.TestCase):
     def test_nonfinite_names_tensor_step_and_rank_everywhere(self):
-        for path in ("core", "torch"):
-            with self.subTest(path=path):
-                for first, second, finite, step in run(nonfinite, path):
-                    self.assertIn("compress: 'conv': inf at index 55, step 1, rank 2", first)
+        # With clipping all buckets wait for the last.
+        for path, clip in (("core", None), ("torch", None), ("core", 1e9)):
+            with self.subTest(path=path, clip=clip):
+                for first, second, finite, step in run(nonfinite, path, clip):
+                    self.assertIn("'conv': inf at index 55, step 1, rank 2", first)
                     self.assertIn("failed before", second)
                     self.assertTrue(finite)
                     self.assertEqual(step, 1)
