@@ -238,7 +238,7 @@ class Errors(unittest.TestCase):
         for path, clip in (("core", None), ("torch", None), ("core", 1e9)):
             with self.subTest(path=path, clip=clip):
                 for first, second, finite, step in run(nonfinite, path, clip):
-                    self.assertIn("'conv': inf at index 55, step 1, rank 2", first)
+                    self.assertIn("Error: compress: 'conv': inf at index 55, step 1, rank 2", first)
                     self.assertIn("failed before", second)
                     self.assertTrue(finite)
                     self.assertEqual(step, 1)
