@@ -28,7 +28,7 @@ namespace {
 volatile std::sig_atomic_t interrupted = 0;
 volatile std::sig_atomic_t interruptions = 0;
 
-/// Notes signals that mean an end while it lives.
+/// Notes kStopSignals while it lives.
 class Interrupts {
  public:
   Interrupts() {
@@ -38,23 +38,22 @@ class Interrupts {
       // Only Ctrl-C is pressed twice by somebody who means it.
       if (number == SIGINT) interruptions = interruptions + 1;
     };
-    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
-      sigaction(kSignals[i], nullptr, &before_[i]);
-      if (!ignores_hangup(kSignals[i])) sigaction(kSignals[i], &action, nullptr);
+    for (std::size_t i = 0; i < std::size(kStopSignals); ++i) {
+      sigaction(kStopSignals[i], nullptr, &before_[i]);
+      if (!ignores_hangup(kStopSignals[i])) sigaction(kStopSignals[i], &action, nullptr);
     }
     // Who reads what workers say may be gone (`| head`): they go on to their checkpoint.
     std::signal(SIGPIPE, SIG_IGN);
   }
   ~Interrupts() {
-    for (std::size_t i = 0; i < std::size(kSignals); ++i)
-      sigaction(kSignals[i], &before_[i], nullptr);
+    for (std::size_t i = 0; i < std::size(kStopSignals); ++i)
+      sigaction(kStopSignals[i], &before_[i], nullptr);
   }
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
  private:
-  static constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-  struct sigaction before_[std::size(kSignals)];
+  struct sigaction before_[std::size(kStopSignals)];
 };
 
 /// A folder for the rendezvous, gone with this object.
@@ -170,7 +169,7 @@ class Child {
   }
   /// The signal for which it stopped in good order, or 0.
   int stopped() const {
-    for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+    for (const int number : kStopSignals) {
       if (WIFEXITED(*status_) && WEXITSTATUS(*status_) == stopped_by(number)) return number;
     }
     return 0;
@@ -224,9 +223,9 @@ void print_last_lines(const Child& child, PatientWriter& out) {
   throw Error(ErrorCode::peer_failed, "launch", fmt::format("rank {}", child.rank()), failure);
 }
 
-/// Waits for all; throws as soon as one fails. Returns the signal for which they stopped, or 0:
-/// then some may still run, if they had `patience`, or if others have failed and they do not
-/// notice.
+/// Waits for all; throws as soon as one fails. Returns the signal for which they stopped, or 0.
+/// After a signal some may still run: when `patience` is over, or when others have failed and they
+/// do not notice.
 int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::seconds patience) {
   using Clock = std::chrono::steady_clock;
   std::optional<Clock::time_point> told, lost;

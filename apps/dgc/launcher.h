@@ -2,11 +2,16 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace dgc::app {
+
+/// What ends a run in good order, sent to the launcher or to a worker. SIGUSR1 is what mpirun
+/// passes on without killing anybody.
+inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
 /// Whether it is SIGHUP, and nohup (or who else started this) wants it ignored.
 bool ignores_hangup(int signal);

@@ -42,12 +42,11 @@ struct Options {
 
 volatile std::sig_atomic_t stop_signal = 0;
 
-/// Asks the run to stop after its next step, with a checkpoint. SIGUSR1 is what mpirun passes on
-/// without killing anybody.
+/// Asks the run to stop after its next step, with a checkpoint.
 void stop_on_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { stop_signal = number; };
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+  for (const int number : kStopSignals) {
     // A second Ctrl-C ends at once. Of others several may come: from the launcher, from the shell.
     action.sa_flags = SA_RESTART;
     if (number == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
