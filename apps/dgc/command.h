@@ -9,7 +9,6 @@ namespace dgc::app {
 void add_info(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_report(CLI::App& app);
-void add_bench(CLI::App& app);
 void add_data(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_train(CLI::App& app);

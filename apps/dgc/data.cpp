@@ -6,17 +6,17 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "data/catalogue.h"
+#include "data/check.h"
 #include "dgc/error.h"
-#include "output.h"
-#include "train/data/catalogue.h"
-#include "train/data/check.h"
+#include "process/terminal.h"
 
 namespace dgc::app {
 namespace {
 
+using data::CheckedData;
+using data::DataSet;
 using nlohmann::json;
-using train::CheckedData;
-using train::DataSet;
 
 constexpr std::size_t kMostProblems = 20;
 
@@ -27,10 +27,10 @@ std::string text_of(const json& value) {
 
 void list_json() {
   json sets = json::array();
-  for (const DataSet& set : train::catalogue()) {
-    const auto where = train::find_data_quietly(set.name);
+  for (const data::DataSet& set : data::catalogue()) {
+    const auto where = data::find_data_quietly(set.name);
     json archives = json::array();
-    for (const train::DataArchive& archive : set.archives)
+    for (const data::DataArchive& archive : set.archives)
       archives.push_back({{"name", archive.name}, {"md5", archive.md5}});
     json places = json::array();
     for (const auto& place : set.places) places.push_back(place.string());
@@ -57,8 +57,8 @@ void list(bool as_json) {
   }
   std::vector<std::vector<std::string>> rows = {{"name", "recipe", "to download", "here"}};
   std::string missing;
-  for (const DataSet& set : train::catalogue()) {
-    const auto where = train::find_data_quietly(set.name);
+  for (const data::DataSet& set : data::catalogue()) {
+    const auto where = data::find_data_quietly(set.name);
     rows.push_back({set.name, fmt::format("{}", fmt::join(set.recipes, ", ")), set.size,
                     where ? where->string() : "no"});
     if (where) continue;
@@ -66,7 +66,7 @@ void list(bool as_json) {
     if (!set.page.empty()) missing += fmt::format("  page: {}\n", set.page);
     missing += fmt::format("  licence: {}\n", set.licence);
   }
-  fmt::print("{}", table(rows));
+  fmt::print("{}", process::table(rows));
   if (!missing.empty()) {
     fmt::print(
         "\nNot on this machine (DGC_DATA names a folder of your own with a folder per set):\n{}",
@@ -78,7 +78,7 @@ std::string counted(std::size_t problems) {
   return problems == 1 ? "1 problem" : grouped(problems) + " problems";
 }
 
-void show(const std::string& folder, const CheckedData& checked, bool as_json) {
+void show(const std::string& folder, const data::CheckedData& checked, bool as_json) {
   if (as_json) {
     const json all = {{"folder", folder},
                       {"kind", checked.kind},
@@ -113,21 +113,21 @@ struct CheckArguments {
 std::filesystem::path folder_of(const std::string& word) {
   std::error_code ignored;
   if (!std::filesystem::exists(word, ignored)) {
-    for (const DataSet& set : train::catalogue())
-      if (set.name == word) return train::find_data(word);
+    for (const data::DataSet& set : data::catalogue())
+      if (set.name == word) return data::find_data(word);
   }
   return word;
 }
 
 void check(const CheckArguments& arguments) {
   const std::filesystem::path folder = folder_of(arguments.folder);
-  std::unique_ptr<Progress> progress;
-  train::CheckOptions options{.quick = arguments.quick, .progress = {}};
+  std::unique_ptr<process::Progress> progress;
+  data::CheckOptions options{.quick = arguments.quick, .progress = {}};
   options.progress = [&](std::size_t, std::size_t total) {
-    if (!progress) progress = std::make_unique<Progress>("check", total, arguments.quiet);
+    if (!progress) progress = std::make_unique<process::Progress>("check", total, arguments.quiet);
     progress->advance();
   };
-  const CheckedData checked = train::check_data(folder, options);
+  const data::CheckedData checked = data::check_data(folder, options);
   progress.reset();
   show(folder.string(), checked, arguments.as_json);
   if (!checked.problems.empty()) {

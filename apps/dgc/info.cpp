@@ -9,8 +9,8 @@
 #include "dgc/engines.h"
 #include "dgc/target.h"
 #include "dgc/version.h"
-#include "rendezvous.h"
-#include "tuning.h"
+#include "process/rendezvous.h"
+#include "process/tuning.h"
 
 namespace dgc::app {
 namespace {
@@ -23,14 +23,14 @@ void run(bool as_json) {
     (target.supported ? supported : untested).push_back(target.name);
   }
   nlohmann::json integrations = nlohmann::json::array();
-  if (has_address_rendezvous())
+  if (process::has_libtorch())
     integrations.push_back("libtorch (dgc::Sgd, dgc train, rendezvous by address)");
   const nlohmann::json info = {{"version", DGC_VERSION},
                                {"target", active},
                                {"targets", supported},
                                {"targets_untested", untested},
                                {"threads", std::thread::hardware_concurrency()},
-                               {"openblas", fast_blas_core()},
+                               {"openblas", process::fast_blas_core()},
                                {"engines", engines()},
                                {"integrations", integrations}};
   if (as_json) {
@@ -47,8 +47,9 @@ void run(bool as_json) {
              list(supported));
   fmt::print("not on this CPU    {} (compiled in, untested here)\n", list(untested));
   fmt::print("hardware threads   {}\n", std::thread::hardware_concurrency());
-  if (*fast_blas_core() != '\0') {
-    fmt::print("OpenBLAS           {} (OPENBLAS_CORETYPE chooses another)\n", fast_blas_core());
+  if (*process::fast_blas_core() != '\0') {
+    fmt::print("OpenBLAS           {} (OPENBLAS_CORETYPE chooses another)\n",
+               process::fast_blas_core());
   }
   fmt::print("engines            {}\n", list(info["engines"]));
   fmt::print("integrations       {}\n", list(info["integrations"]));

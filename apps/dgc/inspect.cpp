@@ -12,7 +12,7 @@
 #include "dgc/state.h"
 #include "dgc/wire.h"
 #include "inspect.h"
-#include "output.h"
+#include "process/terminal.h"
 
 namespace dgc::app {
 namespace {
@@ -68,7 +68,7 @@ void show_message(std::span<const std::byte> contents, bool as_json) {
       "message of step {} from rank {}: {} frames, {} entries of {} elements, {} bytes, "
       "{:.1f}x smaller than fp32\n\n{}",
       info.header.step, info.header.sender, info.frames.size(), grouped(entries), grouped(elements),
-      grouped(info.bytes), ratio, table(rows));
+      grouped(info.bytes), ratio, process::table(rows));
 }
 
 void show_state(std::span<const std::byte> contents, bool as_json) {
@@ -106,7 +106,7 @@ void show_state(std::span<const std::byte> contents, bool as_json) {
   }
   fmt::print("state of rank {} of {} after {} steps, {}: {} tensors, {} bytes\n\n{}", info.rank,
              info.workers, info.step, info.has_velocity ? "with velocity" : "without velocity",
-             info.tensors.size(), grouped(info.bytes), table(rows));
+             info.tensors.size(), grouped(info.bytes), process::table(rows));
 }
 
 void run(const std::string& path, bool as_json) {

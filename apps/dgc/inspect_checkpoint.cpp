@@ -8,7 +8,7 @@
 #include "checkpoint/names.h"
 #include "dgc/error.h"
 #include "inspect.h"
-#include "output.h"
+#include "process/terminal.h"
 
 namespace dgc::app {
 namespace {
@@ -84,7 +84,7 @@ void show_one(const std::filesystem::path& directory, bool as_json) {
              manifest.step, manifest.workers, manifest.version, grouped(bytes_here(description)),
              ranks_text(manifest));
   if (!manifest.user.empty()) fmt::print("user: {}\n", manifest.user);
-  fmt::print("\n{}", table(rows));
+  fmt::print("\n{}", process::table(rows));
 }
 
 void show_all(const std::vector<std::filesystem::path>& directories, bool as_json) {
@@ -112,7 +112,7 @@ void show_all(const std::vector<std::filesystem::path>& directories, bool as_jso
                     readable ? ranks_text(manifest) : "",
                     readable ? grouped(bytes_here(description)) : "", state});
   }
-  fmt::print("{}", as_json ? text_of(all) + "\n" : table(rows));
+  fmt::print("{}", as_json ? text_of(all) + "\n" : process::table(rows));
 }
 
 }  // namespace

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/nearest.h"
+#include "bench/bench.h"
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/version.h"
-#include "output.h"
+#include "process/terminal.h"
 
 namespace {
 
@@ -27,7 +28,7 @@ bool commands_exist(const CLI::App& app, int argc, char** argv) {
       std::vector<std::string> names;
       for (const CLI::App* choice : choices) names.push_back(choice->get_name());
       const std::string parent = current == &app ? "dgc" : "dgc " + current->get_name();
-      dgc::app::say(
+      dgc::process::say(
           fmt::format("{}: unknown command '{}'; did you mean '{}'? `{} --help` lists all\n",
                       parent, word, dgc::nearest(word, names), parent));
       return false;
@@ -80,28 +81,28 @@ int main(int argc, char** argv) {
   dgc::app::add_sizes(app);
   dgc::app::add_info(app);
   dgc::app::add_inspect(app);
-  dgc::app::add_bench(app);
+  dgc::bench::add_bench(app);
   if (!commands_exist(app, argc, argv)) return 2;
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0) {
-      dgc::app::say("dgc: cannot write the output\n");
+      dgc::process::say("dgc: cannot write the output\n");
       return 1;
     }
     return 0;
   } catch (const CLI::RuntimeError& error) {
     return error.get_exit_code();
   } catch (const CLI::ExtrasError& error) {
-    dgc::app::say(fmt::format("{}{}\n", error.what(), suggestion(app)));
+    dgc::process::say(fmt::format("{}{}\n", error.what(), suggestion(app)));
     return 2;
   } catch (const CLI::ParseError& error) {
     // 0 for --help and --version, 2 for wrong usage; 1 is kept for failures of the work itself.
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const dgc::Error& error) {
-    dgc::app::say(fmt::format("dgc: {}\n", error.what()));
+    dgc::process::say(fmt::format("dgc: {}\n", error.what()));
     return 1;
   } catch (const std::exception& error) {
-    dgc::app::say(fmt::format("dgc: {}\n", error.what()));
+    dgc::process::say(fmt::format("dgc: {}\n", error.what()));
     return 1;
   }
 }

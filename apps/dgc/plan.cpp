@@ -12,12 +12,12 @@
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/exchange.h"
-#include "output.h"
 #include "plan/advice.h"
 #include "plan/chart.h"
 #include "plan/costs_file.h"
 #include "plan/quantity.h"
-#include "plan_measure.h"
+#include "process/terminal.h"
+#include "torch_part.h"
 
 namespace dgc::app {
 namespace {
@@ -68,7 +68,7 @@ Number parse_number(const std::string& option, const std::string& text, Number l
   return value;
 }
 
-plan::Workload workload_of(const Options& o) {
+models::Model model_of(const Options& o) {
   if (o.model.empty() == o.parameters.empty()) {
     refuse("--model", o.model.empty() ? "no model is given" : "and --parameters are both given",
            "say --model resnet50, or --parameters 25557032 for a model of your own");
@@ -76,10 +76,10 @@ plan::Workload workload_of(const Options& o) {
   if (!o.model.empty()) {
     if (!o.one_dimensional.empty())
       refuse("--one-dimensional", "belongs to --parameters", "leave it out");
-    return plan::workload_named(o.model);
+    return models::model_named(o.model, "plan", "--model", "; any other by --parameters");
   }
   constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
-  plan::Workload own{.name = "own", .title = "own model"};
+  models::Model own{.name = "own"};
   own.parameters = parse_number<std::uint64_t>("--parameters", o.parameters, 1, kMost, "25557032");
   if (!o.one_dimensional.empty()) {
     own.one_dimensional = parse_number<std::uint64_t>("--one-dimensional", o.one_dimensional, 0,
@@ -99,7 +99,7 @@ ValueType values_of(const std::string& text) {
 
 plan::Scenario setup_of(const Options& o) {
   plan::Scenario setup;
-  setup.model = workload_of(o);
+  setup.model = model_of(o);
   setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0, "0.001");
   setup.values = values_of(o.values);
   setup.latency = plan::parse_duration("--latency", o.latency, true);
@@ -235,7 +235,7 @@ void print_plans(const plan::Scenario& setup, const std::vector<Plan>& plans) {
       }
       advice += fmt::format("{} nodes: {}.\n", plans[i].nodes, plans[i].advice.text);
     }
-    fmt::print("{}\n{}", table(rows), advice);
+    fmt::print("{}\n{}", process::table(rows), advice);
   }
 }
 

@@ -1,5 +1,5 @@
 // dgc report: what came out of training runs, as a table and as a page.
-#include "train/report/html.h"
+#include "report/html.h"
 
 #include <fmt/format.h>
 
@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "command.h"
-#include "output.h"
-#include "train/report/compare.h"
+#include "process/terminal.h"
+#include "report/compare.h"
 
 namespace dgc::app {
 namespace {
 
 namespace fs = std::filesystem;
 
-void print_json(const std::vector<train::Run>& runs, const fs::path& html) {
+void print_json(const std::vector<report::Run>& runs, const fs::path& html) {
   auto all = nlohmann::json::array();
-  for (const train::Run& run : runs) {
+  for (const report::Run& run : runs) {
     all.push_back({{"run", run.name},
                    {"folder", run.folder.string()},
                    {"summary", run.summary},
@@ -28,12 +28,12 @@ void print_json(const std::vector<train::Run>& runs, const fs::path& html) {
   fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-void print_tables(const std::vector<train::Run>& runs, const fs::path& html) {
-  const auto names = train::run_names(runs);
-  fmt::print("{}\n", table(train::comparison_rows(runs)));
+void print_tables(const std::vector<report::Run>& runs, const fs::path& html) {
+  const auto names = report::run_names(runs);
+  fmt::print("{}\n", process::table(report::comparison_rows(runs)));
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::string prefix = runs.size() > 1 ? names[i] + ": " : "";
-    for (const std::string& sentence : train::comparison_sentences(runs[i])) {
+    for (const std::string& sentence : report::comparison_sentences(runs[i])) {
       fmt::print("{}{}\n", prefix, sentence);
     }
     for (const std::string& note : runs[i].notes) fmt::print("{}note: {}\n", prefix, note);
@@ -42,11 +42,11 @@ void print_tables(const std::vector<train::Run>& runs, const fs::path& html) {
 }
 
 void run(const std::vector<std::string>& folders, const std::string& out, bool as_json) {
-  std::vector<train::Run> runs;
-  for (const std::string& folder : folders) runs.push_back(train::read_run(folder));
+  std::vector<report::Run> runs;
+  for (const std::string& folder : folders) runs.push_back(report::read_run(folder));
   fs::path html = out;
   if (out.empty()) html = runs.size() == 1 ? runs[0].folder / "report.html" : "report.html";
-  train::write_report(runs, html);
+  report::write_report(runs, html);
   as_json ? print_json(runs, html) : print_tables(runs, html);
 }
 

@@ -3,18 +3,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/nearest.h"
 #include "command.h"
-#include "output.h"
-#include "tuning.h"
+#include "dgc/error.h"
+#include "process/terminal.h"
 
 namespace dgc::app {
 namespace {
 
+using models::Model;
 using train::ModelSizes;
-using train::PaperModel;
 
 struct Arguments {
   std::vector<std::string> models;
@@ -23,8 +25,8 @@ struct Arguments {
   bool quiet = false;
 };
 
-nlohmann::ordered_json to_json(const ModelSizes& sizes, const PaperModel& model) {
-  nlohmann::ordered_json json = {{"model", sizes.name},
+nlohmann::ordered_json to_json(const ModelSizes& sizes, const Model& model) {
+  nlohmann::ordered_json json = {{"model", model.title},
                                  {"parameters", sizes.parameters},
                                  {"one_dimensional_parameters", sizes.dense_parameters},
                                  {"entries", sizes.entries},
@@ -48,14 +50,15 @@ std::string mebibytes(std::uint64_t bytes) {
   return fmt::format("{:.{}f}", static_cast<double>(bytes) / (1 << 20), bytes < (1 << 24) ? 3 : 2);
 }
 
-void print_table(const std::vector<ModelSizes>& all) {
+void print_table(const std::vector<const Model*>& models, const std::vector<ModelSizes>& all) {
   std::vector<std::vector<std::string>> rows = {
       {"model", "parameters", "1-dim.", "dense, MiB", "paper's format", "ratio", "published",
        "rice + fp16", "ratio", "1-dim. int8", "all signs"}};
   std::string notes;
-  for (const ModelSizes& sizes : all) {
-    const PaperModel& model = train::paper_model(sizes.name);
-    rows.push_back({sizes.name, grouped(sizes.parameters), grouped(sizes.dense_parameters),
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const ModelSizes& sizes = all[i];
+    const Model& model = *models[i];
+    rows.push_back({model.title, grouped(sizes.parameters), grouped(sizes.dense_parameters),
                     mebibytes(sizes.dense_bytes), mebibytes(sizes.paper_bytes),
                     fmt::format("{:.1f}", sizes.ratio(sizes.paper_bytes)),
                     model.paper_ratio > 0.0 ? fmt::format("{:.0f}", model.paper_ratio) : "-",
@@ -63,24 +66,41 @@ void print_table(const std::vector<ModelSizes>& all) {
                     fmt::format("{:.0f}", sizes.ratio(sizes.rice_fp16_bytes)),
                     fmt::format("{:.0f}", sizes.ratio(sizes.quantised_bytes)),
                     fmt::format("{:.0f}", sizes.ratio(sizes.best_bytes))});
-    if (!model.note.empty()) notes += fmt::format("\n{}: {}", sizes.name, model.note);
+    if (!model.note.empty()) notes += fmt::format("\n{}: {}", model.title, model.note);
   }
-  fmt::print("{}{}\n", table(rows), notes);
+  fmt::print("{}{}\n", process::table(rows), notes);
+}
+
+/// Those that are measured, in the order of the catalogue.
+std::vector<const Model*> measured_models() {
+  std::vector<const Model*> models;
+  for (const Model& model : models::catalogue()) {
+    if (!model.measured.empty()) models.push_back(&model);
+  }
+  return models;
+}
+
+const Model* measured_model(const std::string& name) {
+  const std::vector<const Model*> all = measured_models();
+  const Model* const model = models::find_model(name);
+  if (model != nullptr && std::find(all.begin(), all.end(), model) != all.end()) return model;
+  std::vector<std::string> titles;
+  for (const Model* one : all) titles.push_back(one->title);
+  throw Error(
+      ErrorCode::invalid_argument, "sizes", name, "is none of the models",
+      fmt::format("did you mean {}? known: {}", nearest(name, titles), fmt::join(titles, ", ")));
 }
 
 void run(const Arguments& arguments) {
-  use_fast_blas();
-  std::vector<const PaperModel*> models;
-  for (const std::string& name : arguments.models) models.push_back(&train::paper_model(name));
-  if (models.empty()) {
-    for (const PaperModel& model : train::paper_models()) models.push_back(&model);
-  }
+  std::vector<const Model*> models;
+  for (const std::string& name : arguments.models) models.push_back(measured_model(name));
+  if (models.empty()) models = measured_models();
   std::vector<ModelSizes> all;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   {
-    Progress progress("sizes", models.size() * static_cast<std::size_t>(arguments.steps),
-                      arguments.quiet);
-    for (const PaperModel* model : models) {
+    process::Progress progress("sizes", models.size() * static_cast<std::size_t>(arguments.steps),
+                               arguments.quiet);
+    for (const Model* model : models) {
       all.push_back(train::measure_sizes(*model, arguments.steps, [&] { progress.advance(); }));
       json.push_back(to_json(all.back(), *model));
     }
@@ -88,7 +108,7 @@ void run(const Arguments& arguments) {
   if (arguments.as_json) {
     fmt::print("{}\n", json.dump(2));
   } else {
-    print_table(all);
+    print_table(models, all);
   }
 }
 
@@ -97,9 +117,7 @@ void run(const Arguments& arguments) {
 void add_sizes(CLI::App& app) {
   auto* command = app.add_subcommand("sizes", "Measure the messages of the paper's models");
   std::string names;
-  for (const PaperModel& model : train::paper_models()) {
-    names += (names.empty() ? "" : ", ") + model.name;
-  }
+  for (const Model* model : measured_models()) names += (names.empty() ? "" : ", ") + model->title;
   command->footer(
       "Builds each full-size model, trains a few steps on generated data at 99.9 %, and measures "
       "the\n"

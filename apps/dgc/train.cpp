@@ -3,27 +3,25 @@
 #include <fmt/format.h>
 #include <sys/sysinfo.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/nearest.h"
 #include "command.h"
+#include "data/catalogue.h"
+#include "dgc/engines.h"
 #include "dgc/error.h"
-#include "launcher.h"
-#include "output.h"
-#include "rendezvous.h"
-#include "train/data/catalogue.h"
-#include "train/models/registry.h"
+#include "models/catalogue.h"
+#include "process/launcher.h"
+#include "process/terminal.h"
+#include "process/tuning.h"
+#include "torch_part.h"
+#include "train/console.h"
 #include "train/recipe.h"
-#include "train/report/compare.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
-#include "train/session.h"
-#include "train/together.h"
-#include "tuning.h"
 
 namespace dgc::app {
 namespace {
@@ -40,33 +38,18 @@ struct Options {
   std::string recipe;
 };
 
-volatile std::sig_atomic_t stop_signal = 0;
-
-/// Asks the run to stop after its next step, with a checkpoint.
-void stop_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int number) { stop_signal = number; };
-  for (const int number : kStopSignals) {
-    // A second Ctrl-C ends at once. Of others several may come: from the launcher, from the shell.
-    action.sa_flags = SA_RESTART;
-    if (number == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
-    if (!ignores_hangup(number)) sigaction(number, &action, nullptr);
-  }
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of the progress that is gone ends nothing
-}
-
 void print_list(bool as_json) {
   std::vector<std::vector<std::string>> rows = {
       {"recipe", "model", "parameters", "data", "on this machine", "in the paper"}};
   json all = json::array();
   for (const train::Recipe& recipe : train::recipes()) {
-    const auto place = recipe.data.empty() ? std::nullopt : train::find_data_quietly(recipe.data);
+    const auto place = recipe.data.empty() ? std::nullopt : data::find_data_quietly(recipe.data);
     bool first = true;
     json models = json::array();
     for (const std::string& name : recipe.models) {
       // LibriSpeech's is the same model in another size.
-      const train::ModelInfo* const model =
-          train::find_model(recipe.name == "librispeech" ? "deepspeech-1200" : name);
+      const models::Model* const model =
+          models::find_model(recipe.name == "librispeech" ? "deepspeech-1200" : name);
       const std::uint64_t parameters = model != nullptr ? model->parameters : 0;
       models.push_back({{"name", name}, {"parameters", parameters}});
       const std::string there = recipe.data.empty() ? "not needed" : place ? "yes" : "no";
@@ -90,7 +73,7 @@ void print_list(bool as_json) {
     fmt::print(
         "{}\nThe first model of each is the default. Parameters of lstm are for 10,000 words, of "
         "deepspeech for 16 kHz. `dgc data` says how to get what is missing.\n",
-        table(rows));
+        process::table(rows));
   }
 }
 
@@ -139,97 +122,10 @@ std::vector<std::string> worker_arguments(const json& given, const fs::path& fol
   return words;
 }
 
-void print_settings(const train::Settings& settings, train::Console& console) {
-  const auto all = train::relevant(settings);
-  std::string line = "settings:";
-  for (const auto& [name, value] : all.items()) {
-    if (value.is_string() && value.get<std::string>().empty()) continue;
-    const std::string word =
-        fmt::format(" {}={}", name, value.is_string() ? value.get<std::string>() : value.dump());
-    if (line.size() + word.size() > 100) {
-      console.say(line);
-      line = " ";
-    }
-    line += word;
-  }
-  console.say(line);
-}
-
-/// One rank's part. Returns the exit status.
-int work(Group& group, const train::Settings& settings, const fs::path& folder,
-         const Options& options) {
-  const bool first = group.rank() == 0;
-  train::Console console(options.quiet || !first);
-  console.say(fmt::format("dgc train {}: {} on {} workers ({}), run in {}", settings.recipe,
-                          settings.model, group.size(), group.engine(), folder.string()));
-  print_settings(settings, console);
-  const train::SessionOutcome outcome = train::run_session(group,
-                                                           {.settings = settings,
-                                                            .folder = folder,
-                                                            .resume = !options.resume.empty(),
-                                                            .stop = &stop_signal},
-                                                           console);
-  if (outcome.stopped) {
-    console.say(fmt::format("stopped, with a checkpoint. Continue with: dgc train --resume {}",
-                            folder.string()));
-    // Another rank may have had the signal.
-    return stopped_by(stop_signal != 0 ? stop_signal : SIGTERM);
-  }
-  if (!first) return 0;
-  if (options.as_json) {
-    fmt::print("{}\n", outcome.summary.dump(2));
-  } else {
-    fmt::print("\n{}\n{}\nreport: {}\n", table(train::comparison_rows(outcome.run)),
-               train::comparison_words(outcome.run), (folder / train::kReportFile).string());
-  }
-  return 0;
-}
-
-std::chrono::milliseconds timeout_of(const train::Settings& settings) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1000.0));
-}
-
-/// All workers as threads of this process.
-int run_threads(int workers, const train::Settings& settings, const fs::path& folder,
-                const Options& options) {
-  if (workers > 1 && train::has_dropout(settings)) {
-    throw Error(
-        ErrorCode::invalid_argument, "train", "--launch threads",
-        fmt::format("{} has dropout, whose random numbers belong to the process", settings.model),
-        "use --launch processes, or --dropout 0");
-  }
-  const auto groups = make_local_groups(workers, timeout_of(settings));
-  std::vector<int> statuses(groups.size());
-  std::vector<std::exception_ptr> errors(groups.size());
-  std::vector<std::jthread> threads;
-  for (std::size_t r = 0; r < groups.size(); ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        statuses[r] = work(*groups[r], settings, folder, options);
-      } catch (...) {
-        errors[r] = std::current_exception();
-      }
-    });
-  }
-  for (std::jthread& thread : threads) thread.join();
-  // The cause first, rather than that another rank has failed.
-  for (const bool causes : {true, false}) {
-    for (const auto& error : errors) {
-      if (!error) continue;
-      try {
-        std::rethrow_exception(error);
-      } catch (const Error& e) {
-        if (!causes || e.code() != ErrorCode::peer_failed) throw;
-      }
-    }
-  }
-  return statuses[0];
-}
-
 /// What can be found wrong before anybody is started.
 void check_data(const train::Settings& settings) {
   const std::string& data = train::recipe_named(settings.recipe).data;
-  if (!data.empty() && settings.train.empty()) train::find_data(data, settings.data);
+  if (!data.empty() && settings.train.empty()) data::find_data(data, settings.data);
 }
 
 int run(const Options& options) {
@@ -242,8 +138,6 @@ int run(const Options& options) {
     throw Error(ErrorCode::invalid_argument, "train", "--out", "a continued run stays where it is",
                 "leave it out");
   }
-  use_fast_blas();
-  keep_freed_memory();
   const std::string environment = engine_from_environment();
   const bool worker = environment != "local";
   train::Settings settings;
@@ -262,40 +156,33 @@ int run(const Options& options) {
   fs::path folder = !options.resume.empty() ? fs::path(options.resume) : fs::path(options.out);
   if (folder.empty()) folder = train::new_run_folder(settings.recipe);
 
-  if (worker) {
-    stop_on_signals();
-    const auto group = join_group("auto", timeout_of(settings));
-    if (given.contains("workers") && settings.workers != group->size()) {
-      throw Error(
-          ErrorCode::invalid_argument, "train", "--workers",
-          fmt::format("{} were asked for, {} were started", settings.workers, group->size()),
-          "leave it out under mpirun and torchrun");
-    }
-    // Each has a clock of its own.
-    folder = train::gathered(*group, folder.string()).front();
-    return work(*group, settings, folder, options);
-  }
+  const TrainJob job{.settings = settings,
+                     .folder = folder,
+                     .resume = !options.resume.empty(),
+                     .quiet = options.quiet,
+                     .as_json = options.as_json};
+  if (worker) return train_as_rank(job, static_cast<int>(given.value("workers", 0)));
   const int workers = settings.workers > 0 ? static_cast<int>(settings.workers) : default_workers();
   check_data(settings);
   if (settings.launch == "threads" || workers == 1) {
-    stop_on_signals();
-    return run_threads(workers, settings, folder, options);
+    return train_in_threads(job, workers);
   }
   if (options.resume.empty()) train::begin_run(folder);
+  process::choose_fast_blas();
   given["workers"] = workers;
   const int threads = settings.threads > 0 ? static_cast<int>(settings.threads)
                                            : std::max(1, ::get_nprocs() / workers);
-  Launch start{.workers = workers,
-               .arguments = worker_arguments(given, folder, options),
-               .environment = {{"OMP_NUM_THREADS", std::to_string(threads)},
-                               {"OPENBLAS_NUM_THREADS", std::to_string(threads)}},
-               // An evaluation, or a step of a large model, may take minutes.
-               .patience = std::chrono::hours(24)};
+  process::Launch start{.workers = workers,
+                        .arguments = worker_arguments(given, folder, options),
+                        .environment = {{"OMP_NUM_THREADS", std::to_string(threads)},
+                                        {"OPENBLAS_NUM_THREADS", std::to_string(threads)}},
+                        // An evaluation, or a step of a large model, may take minutes.
+                        .patience = std::chrono::hours(24)};
   if (train::terminal()) {
     start.environment.emplace_back(train::kTerminalVariable,
                                    std::to_string(train::terminal_width()));
   }
-  launch(start);
+  process::launch(start);
   return 0;
 }
 

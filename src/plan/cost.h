@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dgc/wire.h"
-#include "plan/models.h"
+#include "models/catalogue.h"
 
 namespace dgc::plan {
 
@@ -28,7 +28,7 @@ struct Costs {
 
 /// What is planned for.
 struct Scenario {
-  Workload model;
+  models::Model model;
   double compute = 0.0;  ///< seconds of a step of one worker, alone
   double ratio = 0.001;
   ValueType values = ValueType::fp16;

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
-#include "train/data/augment.h"
-#include "train/data/catalogue.h"
-#include "train/data/cifar.h"
-#include "train/data/idx.h"
-#include "train/data/image_folder.h"
-#include "train/data/jpeg.h"
-#include "train/random.h"
+#include "base/random.h"
+#include "data/augment.h"
+#include "data/catalogue.h"
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/image_folder.h"
+#include "data/jpeg.h"
 #include "train/recipe.h"
 
 namespace dgc::train {
@@ -27,7 +27,7 @@ std::vector<std::int64_t> chosen(std::int64_t count, std::int64_t limit) {
 
 class ImagesInMemory : public ImageSource {
  public:
-  ImagesInMemory(ImageSet set, std::int64_t limit, bool augment, std::int64_t seed)
+  ImagesInMemory(data::ImageSet set, std::int64_t limit, bool augment, std::int64_t seed)
       : set_(std::move(set)),
         chosen_(chosen(set_.count, limit)),
         augment_(augment),
@@ -44,12 +44,12 @@ class ImagesInMemory : public ImageSource {
       return;
     }
     Random random{seed_, epoch, static_cast<std::uint64_t>(i), 1};
-    pad_crop_flip(image, out, static_cast<int>(set_.channels), static_cast<int>(set_.height),
-                  static_cast<int>(set_.width), 4, random);
+    data::pad_crop_flip(image, out, static_cast<int>(set_.channels), static_cast<int>(set_.height),
+                        static_cast<int>(set_.width), 4, random);
   }
 
  private:
-  ImageSet set_;
+  data::ImageSet set_;
   std::vector<std::int64_t> chosen_;
   bool augment_;
   std::uint64_t seed_;
@@ -57,7 +57,7 @@ class ImagesInMemory : public ImageSource {
 
 class JpegImages : public ImageSource {
  public:
-  JpegImages(ImageFolder folder, std::int64_t limit, std::int64_t size, bool augment,
+  JpegImages(data::ImageFolder folder, std::int64_t limit, std::int64_t size, bool augment,
              std::int64_t seed)
       : folder_(std::move(folder)),
         chosen_(chosen(static_cast<std::int64_t>(folder_.entries.size()), limit)),
@@ -70,17 +70,17 @@ class JpegImages : public ImageSource {
   void read(std::int64_t i, std::uint64_t epoch, std::span<std::uint8_t> out) const override {
     // Everybody's: the shorter side is 256 where the crop is 224.
     const int shorter = size_ * 256 / 224;
-    const Picture picture = decode_jpeg(entry(i).file, shorter);
-    if (!augment_) return centre_crop(picture, shorter, size_, out);
+    const data::Picture picture = data::decode_jpeg(entry(i).file, shorter);
+    if (!augment_) return data::centre_crop(picture, shorter, size_, out);
     Random random{seed_, epoch, static_cast<std::uint64_t>(i), 2};
-    random_resized_crop(picture, size_, random, out);
+    data::random_resized_crop(picture, size_, random, out);
   }
 
  private:
-  const ImageFolder::Entry& entry(std::int64_t i) const {
+  const data::ImageFolder::Entry& entry(std::int64_t i) const {
     return folder_.entries[static_cast<std::size_t>(chosen_[static_cast<std::size_t>(i)])];
   }
-  ImageFolder folder_;
+  data::ImageFolder folder_;
   std::vector<std::int64_t> chosen_;
   int size_;
   bool augment_;
@@ -111,8 +111,9 @@ class SyntheticImages : public ImageSource {
   std::int64_t count_, classes_;
 };
 
-ImageData in_memory(ImageSet train, ImageSet valid, const Settings& settings, bool augment) {
-  require_same_shape(train, valid);
+ImageData in_memory(data::ImageSet train, data::ImageSet valid, const Settings& settings,
+                    bool augment) {
+  data::require_same_shape(train, valid);
   ImageData data;
   data.channels = train.channels;
   data.height = train.height;
@@ -143,20 +144,20 @@ ImageData synthetic(const Settings& settings, std::int64_t size) {
 
 ImageData open_images(const Settings& settings, std::int64_t size) {
   if (settings.recipe == "synthetic") return synthetic(settings, size);
-  const auto folder = find_data(recipe_named(settings.recipe).data, settings.data);
+  const auto folder = data::find_data(recipe_named(settings.recipe).data, settings.data);
   ImageData data;
   if (settings.recipe == "fashion") {
-    ImageSet train = load_idx(folder, true);
-    data = in_memory(std::move(train), load_idx(folder, false), settings, false);
+    data::ImageSet train = data::load_idx(folder, true);
+    data = in_memory(std::move(train), data::load_idx(folder, false), settings, false);
     data.mean.fill(0.2860f);
     data.deviation.fill(0.3530f);
   } else if (settings.recipe == "cifar10") {
-    ImageSet train = load_cifar10(folder, true);
-    data = in_memory(std::move(train), load_cifar10(folder, false), settings, true);
+    data::ImageSet train = data::load_cifar10(folder, true);
+    data = in_memory(std::move(train), data::load_cifar10(folder, false), settings, true);
     data.mean = {0.4914f, 0.4822f, 0.4465f};
     data.deviation = {0.2470f, 0.2435f, 0.2616f};
   } else {
-    ImageFolders folders = scan_image_folders(folder);
+    data::ImageFolders folders = data::scan_image_folders(folder);
     data.channels = 3;
     data.height = data.width = size;
     data.classes = static_cast<std::int64_t>(folders.train.classes.size());

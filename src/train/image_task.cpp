@@ -4,12 +4,12 @@
 
 #include "dgc/collectives.h"
 #include "dgc/error.h"
+#include "models/alexnet.h"
+#include "models/cifar_resnet.h"
+#include "models/cnn.h"
+#include "models/resnet.h"
+#include "models/vgg.h"
 #include "train/image_sources.h"
-#include "train/models/alexnet.h"
-#include "train/models/cifar_resnet.h"
-#include "train/models/cnn.h"
-#include "train/models/resnet.h"
-#include "train/models/vgg.h"
 #include "train/task.h"
 
 namespace dgc::train {
@@ -33,12 +33,12 @@ std::int64_t crop_size(const Settings& settings) {
 
 ImageModel make_model(const Settings& settings, const ImageData& data) {
   const std::string& name = settings.model;
-  if (name == "cnn") return as_image_model(make_cnn(data.classes));
-  if (name == "alexnet") return as_image_model(make_alexnet(data.classes));
-  if (name == "vgg16") return as_image_model(make_vgg16(data.classes));
-  if (name == "resnet50") return as_image_model(make_resnet50(data.classes));
+  if (name == "cnn") return as_image_model(models::make_cnn(data.classes));
+  if (name == "alexnet") return as_image_model(models::make_alexnet(data.classes));
+  if (name == "vgg16") return as_image_model(models::make_vgg16(data.classes));
+  if (name == "resnet50") return as_image_model(models::make_resnet50(data.classes));
   const int depth = std::stoi(name.substr(std::string("resnet").size()));
-  return as_image_model(make_cifar_resnet(depth, data.classes, data.channels));
+  return as_image_model(models::make_cifar_resnet(depth, data.classes, data.channels));
 }
 
 class ImageTask : public Task {

@@ -273,4 +273,10 @@ Settings resolve(const json& given) {
   return settings;
 }
 
+nlohmann::json synthetic_settings(const models::Model& model) {
+  nlohmann::json given = {{"recipe", "synthetic"}, {"model", model.name}};
+  if (!model.settings.empty()) given.update(nlohmann::json::parse(model.settings));
+  return given;
+}
+
 }  // namespace dgc::train

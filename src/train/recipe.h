@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/catalogue.h"
 #include "train/settings.h"
 
 namespace dgc::train {
@@ -45,5 +46,8 @@ nlohmann::ordered_json relevant(const Settings& settings);
 /// was said on the command line and in configuration files. Throws Error(invalid_argument) for
 /// what does not fit together: a model of another recipe, fractions outside [0, 1] and so on.
 Settings resolve(const nlohmann::json& given);
+
+/// What to give resolve() for a model of the catalogue, on generated data.
+nlohmann::json synthetic_settings(const models::Model& model);
 
 }  // namespace dgc::train

@@ -94,6 +94,12 @@ std::optional<ordered_json> read_json(const std::filesystem::path& file) {
   return json;
 }
 
+std::string valid_utf8(std::string_view text) {
+  const auto quoted =
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json::parse(quoted).get<std::string>();
+}
+
 MetricsLog::MetricsLog(const std::filesystem::path& file, std::uint64_t step) : file_(file) {
   std::string kept;
   if (const auto before = read_text(file)) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace dgc::train {
 
@@ -43,6 +44,10 @@ class RunLock {
 void write_json(const std::filesystem::path& file, const nlohmann::ordered_json& json);
 /// Nothing if there is no such file. Throws Error(io) if it is not JSON.
 std::optional<nlohmann::ordered_json> read_json(const std::filesystem::path& file);
+
+/// `text` as JSON may hold it: bytes that are no UTF-8 (in a file's name) become replacement
+/// characters.
+std::string valid_utf8(std::string_view text);
 
 /// metrics.jsonl: a line for each logged step and each evaluation.
 class MetricsLog {

@@ -8,13 +8,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 
 #include "dgc/error.h"
 #include "dgc/version.h"
 #include "train/loop.h"
 #include "train/recipe.h"
-#include "train/report/html.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/together.h"
 
@@ -22,16 +21,6 @@ namespace dgc::train {
 namespace {
 
 using nlohmann::ordered_json;
-
-/// May differ between ranks: results do not depend on them (on threads only in rounding).
-const std::vector<std::string> kOfARank = {"workers", "launch", "threads", "loaders", "timeout",
-                                           "data",    "train",  "valid",   "test"};
-/// May change between a run and its continuation, beside those.
-const std::vector<std::string> kHowItRuns = {"log-every", "keep", "checkpoint-every"};
-
-bool among(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -73,7 +62,7 @@ void compare_settings(Group& group, const Session& session) {
   mine["resume"] = session.resume;
   const ordered_json first = shared(group, mine);
   for (const auto& [name, value] : mine.items()) {
-    if (among(kOfARank, name) || value == first.value(name, ordered_json())) continue;
+    if (differs_between_ranks(name) || value == first.value(name, ordered_json())) continue;
     throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group.rank()),
                 fmt::format("has {} {} where rank 0 has {}", name, value.dump(),
                             first.value(name, ordered_json()).dump()),
@@ -101,26 +90,6 @@ ordered_json summary_of(const Session& session, const ordered_json& common,
 }
 
 }  // namespace
-
-nlohmann::json resumed_settings(const std::filesystem::path& folder, const nlohmann::json& given) {
-  const auto config = read_json(folder / kConfigFile);
-  if (!config) {
-    throw Error(ErrorCode::io, "resume", (folder / kConfigFile).string(), "there is no such run",
-                "`--resume` takes the folder that an earlier run was written to");
-  }
-  nlohmann::json settings = nlohmann::json::parse(config->dump());
-  for (const auto& [name, value] : given.items()) {
-    if (!among(kOfARank, name) && !among(kHowItRuns, name) &&
-        settings.value(name, nlohmann::json()) != value) {
-      throw Error(ErrorCode::invalid_argument, "resume", "--" + name,
-                  "cannot change in the middle of a run",
-                  fmt::format("may change: {}, {}", fmt::join(kOfARank, ", "),
-                              fmt::join(kHowItRuns, ", ")));
-    }
-    settings[name] = value;
-  }
-  return settings;
-}
 
 SessionOutcome run_session(Group& group, const Session& session, Console& console) {
   const bool first = group.rank() == 0;
@@ -155,7 +124,7 @@ SessionOutcome run_session(Group& group, const Session& session, Console& consol
     stopped = outcome.stopped;
     if (stopped) break;
   }
-  SessionOutcome outcome{.stopped = stopped, .summary = {}, .run = {}};
+  SessionOutcome outcome{.stopped = stopped, .summary = {}};
   if (!first) return outcome;
   // In the order that was asked for, also after a continuation.
   ordered_json ordered = ordered_json::object();
@@ -164,8 +133,6 @@ SessionOutcome run_session(Group& group, const Session& session, Console& consol
   }
   outcome.summary = summary_of(session, common, ordered, !stopped);
   write_json(session.folder / kSummaryFile, outcome.summary);
-  outcome.run = read_run(session.folder);
-  write_report(std::span(&outcome.run, 1), session.folder / kReportFile);
   return outcome;
 }
 

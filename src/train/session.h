@@ -8,7 +8,6 @@
 
 #include "dgc/group.h"
 #include "train/console.h"
-#include "train/report/run.h"
 #include "train/settings.h"
 
 namespace dgc::train {
@@ -23,17 +22,11 @@ struct Session {
 
 struct SessionOutcome {
   bool stopped = false;
-  // On rank 0:
-  nlohmann::ordered_json summary;  ///< as in summary.json
-  Run run;                         ///< as the report shows it
+  nlohmann::ordered_json summary;  ///< as in summary.json; on rank 0
 };
 
 /// A collective call; ranks that were given other settings are found out. Rank 0's folder has the
 /// results. Throws Error.
 SessionOutcome run_session(Group& group, const Session& session, Console& console);
-
-/// The settings of the run in `folder`, with those of `given` that may change: how it runs, not
-/// what it computes. Throws Error: io when there is no run; invalid_argument for another setting.
-nlohmann::json resumed_settings(const std::filesystem::path& folder, const nlohmann::json& given);
 
 }  // namespace dgc::train

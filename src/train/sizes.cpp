@@ -1,14 +1,10 @@
 #include "train/sizes.h"
 
-#include <fmt/format.h>
-
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
-#include "base/nearest.h"
 #include "dgc/compressor.h"
-#include "dgc/error.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -50,9 +46,9 @@ class Format {
   std::vector<std::byte> message_;
 };
 
-Settings settings_of(const PaperModel& model, int steps) {
-  nlohmann::json given = nlohmann::json::parse(model.settings);
-  given["recipe"] = "synthetic";
+Settings settings_of(const models::Model& model, int steps) {
+  nlohmann::json given = synthetic_settings(model);
+  given.update(nlohmann::json::parse(model.measured));
   // Words, for the language model: rows of `bptt`, and the one that is to be said next.
   given["examples"] = given["batch"].get<int>() * given.value("bptt", 1) * (steps + 1);
   Settings settings = resolve(given);
@@ -62,43 +58,13 @@ Settings settings_of(const PaperModel& model, int steps) {
 
 }  // namespace
 
-std::span<const PaperModel> paper_models() {
-  static const std::vector<PaperModel> kModels = {
-      {"AlexNet", R"({"model": "alexnet", "batch": 8})", 597.0},
-      {"ResNet-50", R"({"model": "resnet50", "batch": 4})", 277.0},
-      {"VGG-16", R"({"model": "vgg16", "batch": 2})"},
-      {"ResNet-110", R"({"model": "resnet110", "batch": 16})"},
-      {"PTB", R"({"model": "lstm", "batch": 4, "bptt": 10})", 462.0},
-      {"DeepSpeech-AN4", R"({"model": "deepspeech", "batch": 4})"},
-      {"DeepSpeech-LibriSpeech",
-       R"({"model": "deepspeech", "hidden": 1200, "layers": 7, "rnn": "gru", "convolutions": 3,
-           "batch": 4})",
-       608.0,
-       "The recurrent layers' 100,800 biases are sent whole here. Selected with the weights, as "
-       "where a layer is one array, they would leave 0.80 MiB: the published ratio (612, by "
-       "arithmetic)."},
-  };
-  return kModels;
-}
-
-const PaperModel& paper_model(std::string_view name) {
-  std::vector<std::string> names;
-  for (const PaperModel& model : paper_models()) {
-    if (model.name == name) return model;
-    names.push_back(model.name);
-  }
-  throw Error(ErrorCode::invalid_argument, "sizes", std::string(name), "is none of the models",
-              fmt::format("did you mean {}? known: {}", nearest(std::string(name), names),
-                          fmt::join(names, ", ")));
-}
-
-ModelSizes measure_sizes(const PaperModel& model, int steps,
+ModelSizes measure_sizes(const models::Model& model, int steps,
                          const std::function<void()>& progress) {
   const Settings settings = settings_of(model, steps);
   const std::unique_ptr<Task> task = make_task(settings, {});
   task->model().train();
 
-  ModelSizes sizes{.name = model.name};
+  ModelSizes sizes;
   std::vector<TensorSpec> specs;
   std::vector<torch::Tensor> parameters;
   std::vector<std::span<float>> targets;

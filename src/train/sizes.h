@@ -3,26 +3,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
-#include <string>
-#include <string_view>
+
+#include "models/catalogue.h"
 
 namespace dgc::train {
 
-/// A full-size model, and what the paper says of it.
-struct PaperModel {
-  std::string name;          ///< "ResNet-50"
-  std::string settings;      ///< of recipe `synthetic`, JSON
-  double paper_ratio = 0.0;  ///< 0: the paper gives none
-  std::string note = {};     ///< where ours is not the paper's, and why
-};
-std::span<const PaperModel> paper_models();
-/// Throws Error(invalid_argument) with the nearest name.
-const PaperModel& paper_model(std::string_view name);
-
 /// Bytes that a worker emits in a step.
 struct ModelSizes {
-  std::string name;
   std::uint64_t parameters = 0;
   std::uint64_t dense_parameters = 0;  ///< in tensors of one dimension, which are sent whole
   std::uint64_t entries = 0;           ///< selected from the others; those that are zero are not
@@ -40,6 +27,7 @@ struct ModelSizes {
 /// Trains `steps` steps on generated data at 99.9 % from the first, with the gradients of one
 /// worker, and measures the message of the last. Every format has its own residuals, so that what
 /// it rounds comes back; the parameters follow the paper's. `progress` is called after each step.
-ModelSizes measure_sizes(const PaperModel& model, int steps, const std::function<void()>& progress);
+ModelSizes measure_sizes(const models::Model& model, int steps,
+                         const std::function<void()>& progress);
 
 }  // namespace dgc::train

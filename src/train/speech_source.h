@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "train/data/spectrogram.h"
-#include "train/data/speech.h"
+#include "data/spectrogram.h"
+#include "data/speech.h"
 #include "train/settings.h"
 
 namespace dgc::train {
@@ -27,17 +27,18 @@ class SpeechSource {
   std::int64_t count(Part part) const;
   const std::string& text(Part part, std::int64_t i) const;
   /// Throws Error when the file cannot be read. Remembered, as far as memory allows.
-  std::shared_ptr<const Spectrogram> spectrogram(Part part, std::int64_t i) const;
+  std::shared_ptr<const data::Spectrogram> spectrogram(Part part, std::int64_t i) const;
   std::int64_t bins() const;
   std::vector<std::string> facts() const;
 
  private:
-  const std::vector<Utterance>& part_of(Part part) const;
+  const std::vector<data::Utterance>& part_of(Part part) const;
   bool synthetic_;
-  SpeechSet set_;
+  data::SpeechSet set_;
   mutable std::mutex mutex_;
   mutable std::size_t remembered_ = 0;  // bytes
-  mutable std::unordered_map<const Utterance*, std::shared_ptr<const Spectrogram>> known_;
+  mutable std::unordered_map<const data::Utterance*, std::shared_ptr<const data::Spectrogram>>
+      known_;
 };
 
 }  // namespace dgc::train

@@ -2,12 +2,12 @@
 // padding; the first epoch goes from short to long (SortaGrad), later ones in random order.
 #include <fmt/format.h>
 
+#include "base/random.h"
+#include "data/alphabet.h"
+#include "data/error_rate.h"
 #include "dgc/collectives.h"
 #include "dgc/error.h"
-#include "train/data/alphabet.h"
-#include "train/data/error_rate.h"
-#include "train/models/deepspeech.h"
-#include "train/random.h"
+#include "models/deepspeech.h"
 #include "train/speech_source.h"
 #include "train/task.h"
 
@@ -49,13 +49,13 @@ class SpeechTask : public Task {
         source_(settings),
         batch_(batch_of_worker(settings, place)),
         order_(source_.count(Part::train), batch_ * place.workers, settings.seed),
-        model_(make_deepspeech({.bins = source_.bins(),
-                                .hidden = settings.hidden,
-                                .layers = settings.layers,
-                                .labels = Alphabet::size(),
-                                .gru = settings.rnn == "gru",
-                                .convolutions = settings.convolutions,
-                                .channels = settings.channels})) {
+        model_(models::make_deepspeech({.bins = source_.bins(),
+                                        .hidden = settings.hidden,
+                                        .layers = settings.layers,
+                                        .labels = data::Alphabet::size(),
+                                        .gru = settings.rnn == "gru",
+                                        .convolutions = settings.convolutions,
+                                        .channels = settings.channels})) {
     require_examples(source_.count(Part::train), place, "utterances to train with");
   }
 
@@ -113,7 +113,7 @@ class SpeechTask : public Task {
 
   Utterances read(Part part, const std::vector<std::int64_t>& wanted) const {
     Utterances result;
-    std::vector<std::shared_ptr<const Spectrogram>> spectrograms;
+    std::vector<std::shared_ptr<const data::Spectrogram>> spectrograms;
     std::int64_t longest = 0;
     for (const std::int64_t i : wanted) {
       try {
@@ -134,13 +134,13 @@ class SpeechTask : public Task {
     batch.target_lengths = torch::empty({batch.examples}, torch::kLong);
     std::vector<std::int64_t> labels;
     for (std::int64_t e = 0; e < batch.examples; ++e) {
-      const Spectrogram& spectrogram = *spectrograms[static_cast<std::size_t>(e)];
+      const data::Spectrogram& spectrogram = *spectrograms[static_cast<std::size_t>(e)];
       for (std::int64_t b = 0; b < bins; ++b) {
         std::copy_n(spectrogram.values.data() + b * spectrogram.frames, spectrogram.frames,
                     batch.input.data_ptr<float>() + (e * bins + b) * longest);
       }
       const auto encoded =
-          Alphabet::encode(source_.text(part, result.which[static_cast<std::size_t>(e)]));
+          data::Alphabet::encode(source_.text(part, result.which[static_cast<std::size_t>(e)]));
       labels.insert(labels.end(), encoded.begin(), encoded.end());
       batch.input_lengths.data_ptr<std::int64_t>()[e] = spectrogram.frames;
       batch.target_lengths.data_ptr<std::int64_t>()[e] = static_cast<std::int64_t>(encoded.size());
@@ -155,7 +155,7 @@ class SpeechTask : public Task {
     return torch::nn::functional::ctc_loss(log_probabilities, batch.target, lengths,
                                            batch.target_lengths,
                                            torch::nn::functional::CTCLossFuncOptions()
-                                               .blank(Alphabet::kBlank)
+                                               .blank(data::Alphabet::kBlank)
                                                .reduction(torch::kSum)
                                                .zero_infinity(true));
   }
@@ -172,10 +172,10 @@ class SpeechTask : public Task {
       const auto length = static_cast<std::size_t>(lengths[e].item<std::int64_t>());
       const std::span<const std::int32_t> frames(best.data_ptr<std::int32_t>() + e * best.size(1),
                                                  length);
-      const std::string heard = Alphabet::decode(greedy_ctc(frames));
+      const std::string heard = data::Alphabet::decode(data::greedy_ctc(frames));
       const std::string& said = source_.text(part, utterances.which[static_cast<std::size_t>(e)]);
-      const ErrorCount words = word_errors(said, heard);
-      const ErrorCount characters = character_errors(said, heard);
+      const data::ErrorCount words = data::word_errors(said, heard);
+      const data::ErrorCount characters = data::character_errors(said, heard);
       sums[2] += static_cast<double>(words.errors);
       sums[3] += static_cast<double>(words.length);
       sums[4] += static_cast<double>(characters.errors);
@@ -187,7 +187,7 @@ class SpeechTask : public Task {
   SpeechSource source_;
   std::int64_t batch_;
   OrderByLength order_;
-  DeepSpeech model_;
+  models::DeepSpeech model_;
 };
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "base/random.h"
 #include "dgc/collectives.h"
 #include "dgc/error.h"
-#include "train/random.h"
 #include "train/recipe.h"
 
 namespace dgc::train {

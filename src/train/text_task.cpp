@@ -5,13 +5,13 @@
 
 #include <cmath>
 
+#include "base/random.h"
+#include "data/bible.h"
+#include "data/catalogue.h"
+#include "data/text.h"
 #include "dgc/collectives.h"
 #include "dgc/error.h"
-#include "train/data/bible.h"
-#include "train/data/catalogue.h"
-#include "train/data/text.h"
-#include "train/models/lstm.h"
-#include "train/random.h"
+#include "models/lstm.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -23,9 +23,9 @@ namespace {
 constexpr std::int64_t kEvaluationColumns = 10;
 
 /// A chain in which each word is followed by one of three, so that there is something to learn.
-Corpus synthetic_corpus(const Settings& settings) {
+data::Corpus synthetic_corpus(const Settings& settings) {
   constexpr std::uint64_t kVocabulary = 10'000;
-  Corpus corpus;
+  data::Corpus corpus;
   for (std::uint64_t i = 0; i < kVocabulary; ++i) corpus.vocabulary.push_back(std::to_string(i));
   Random random{5};
   std::uint64_t word = 0;
@@ -41,16 +41,18 @@ Corpus synthetic_corpus(const Settings& settings) {
   return corpus;
 }
 
-Corpus open_corpus(const Settings& settings) {
-  const TextUnit unit = settings.unit == "words" ? TextUnit::words : TextUnit::characters;
+data::Corpus open_corpus(const Settings& settings) {
+  const data::TextUnit unit =
+      settings.unit == "words" ? data::TextUnit::words : data::TextUnit::characters;
   if (settings.recipe == "synthetic") return synthetic_corpus(settings);
-  Corpus corpus;
+  data::Corpus corpus;
   if (!settings.train.empty()) {
-    corpus = load_text({settings.train, settings.valid, settings.test}, unit, settings.vocabulary);
+    corpus =
+        data::load_text({settings.train, settings.valid, settings.test}, unit, settings.vocabulary);
   } else if (settings.recipe == "ptb") {
-    corpus = load_ptb(find_data("ptb", settings.data), unit);
+    corpus = data::load_ptb(data::find_data("ptb", settings.data), unit);
   } else {
-    corpus = load_bible(unit, settings.vocabulary);
+    corpus = data::load_bible(unit, settings.vocabulary);
   }
   if (settings.examples > 0 && settings.examples < static_cast<std::int64_t>(corpus.train.size())) {
     corpus.train.resize(static_cast<std::size_t>(settings.examples));
@@ -67,13 +69,13 @@ class TextTask : public Task {
         corpus_(open_corpus(settings)),
         columns_(batch_of_worker(settings, place)),
         rows_(static_cast<std::int64_t>(corpus_.train.size()) / (columns_ * place.workers)),
-        model_(
-            make_language_model({.vocabulary = static_cast<std::int64_t>(corpus_.vocabulary.size()),
-                                 .embedding = settings.hidden,
-                                 .hidden = settings.hidden,
-                                 .layers = settings.layers,
-                                 .dropout = settings.dropout,
-                                 .tied = settings.tied})) {
+        model_(models::make_language_model(
+            {.vocabulary = static_cast<std::int64_t>(corpus_.vocabulary.size()),
+             .embedding = settings.hidden,
+             .hidden = settings.hidden,
+             .layers = settings.layers,
+             .dropout = settings.dropout,
+             .tied = settings.tied})) {
     for (const auto* part : {&corpus_.valid, &corpus_.test}) {
       if (std::ssize(*part) >= 2 * kEvaluationColumns) continue;
       throw Error(ErrorCode::invalid_argument, "train",
@@ -115,7 +117,7 @@ class TextTask : public Task {
 
   torch::Tensor loss(const Batch& batch) override {
     auto [logits, state] = model_->forward(batch.input, state_);
-    state_ = detached(state);
+    state_ = models::detached(state);
     return torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.target.flatten());
   }
 
@@ -139,7 +141,7 @@ class TextTask : public Task {
     if (columns == 0 || rows < 2) return {0.0, 0.0};
     model_->eval();
     std::vector<double> sums(2);
-    std::optional<LanguageModelImpl::State> state;
+    std::optional<models::LanguageModelImpl::State> state;
     for (std::int64_t first = 0; first < rows - 1; first += settings_.bptt) {
       const std::int64_t count = std::min(settings_.bptt, rows - 1 - first);
       const auto begin = static_cast<std::int64_t>(mine.begin);
@@ -184,11 +186,11 @@ class TextTask : public Task {
 
   Settings settings_;
   Place place_;
-  Corpus corpus_;
+  data::Corpus corpus_;
   std::int64_t columns_;  // of this worker
   std::int64_t rows_;     // of each column
-  LanguageModel model_;
-  std::optional<LanguageModelImpl::State> state_;
+  models::LanguageModel model_;
+  std::optional<models::LanguageModelImpl::State> state_;
 };
 
 }  // namespace

@@ -1,0 +1,37 @@
+// What the commands need libtorch for. Loading libtorch takes nearly a second, so there are two
+// programs from the same commands: `dgc`, which does not have it, and `dgc-torch`, which does. In
+// `dgc` each of these functions, and those that the headers below declare, starts the same command
+// anew as `dgc-torch` (front.cpp); nothing may have been printed before.
+//
+//   bench/torch.h         measure_steps()
+//   process/rendezvous.h  join_group(), where a group meets at MASTER_ADDR
+//   train/sizes.h         measure_sizes()
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "train/settings.h"
+
+namespace dgc::app {
+
+struct TrainJob {
+  train::Settings settings;
+  std::filesystem::path folder;
+  bool resume = false;  ///< the run that is in the folder
+  bool quiet = false;
+  bool as_json = false;
+};
+
+/// One rank, in the group that this process was started for. `workers` is what the user asked for,
+/// or 0. Returns the exit status.
+int train_as_rank(const TrainJob& job, int workers);
+
+/// All ranks, as threads of this process. Returns the exit status.
+int train_in_threads(const TrainJob& job, int workers);
+
+/// Seconds of forward and backward of one worker with a batch of so many examples: the median of a
+/// few steps on generated data. `threads` 0: all cores.
+double measured_compute(const std::string& model, int batch, int threads);
+
+}  // namespace dgc::app

@@ -1,0 +1,231 @@
+// dgc bench exchange: bytes, messages and time of each algorithm, among workers on this machine or
+// among those that mpirun (or RANK and WORLD_SIZE) started.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "bench/bench.h"
+#include "bench/exchange_worker.h"
+#include "dgc/engines.h"
+#include "exchange/layout.h"
+#include "process/launcher.h"
+#include "process/rendezvous.h"
+#include "process/terminal.h"
+
+namespace dgc::bench {
+namespace {
+
+using namespace exchange_bench;
+
+std::uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string key; file >> key;) {
+    std::uint64_t kilobytes = 0;
+    if (key == "MemAvailable:" && file >> kilobytes) return kilobytes * 1024;
+    file.ignore(256, '\n');
+  }
+  return UINT64_MAX;
+}
+
+/// Refuses what would not fit: u, v, gradient and parameters, and the arrays of dense algorithms.
+void check_memory(const Options& options) {
+  const exchange::Load load{options.elements, entries_at(options.ratio, options.elements)};
+  const bool dense =
+      options.wants("dense") || options.wants("hierarchical") ||
+      (options.wants("auto") && exchange::dense_is_cheaper(load, parse_value_type(options.values),
+                                                           ValueType::fp32, options.workers));
+  const std::uint64_t each = options.elements * (dense ? 40 : 20);
+  const std::uint64_t needed = each * static_cast<std::uint64_t>(options.workers);
+  const std::uint64_t available = available_memory();
+  if (needed <= available) return;
+  throw Error(ErrorCode::invalid_argument, "bench exchange",
+              fmt::format("{} workers of {} elements", options.workers, grouped(options.elements)),
+              fmt::format("need {}, {} are free", bytes_text(static_cast<double>(needed)),
+                          bytes_text(static_cast<double>(available))),
+              dense ? "fewer --elements or --workers, or --algorithm allgather,owner"
+                    : "fewer --elements or --workers");
+}
+
+std::chrono::milliseconds timeout_of(const Options& options) {
+  return std::chrono::milliseconds(std::llround(options.timeout * 1e3));
+}
+
+nlohmann::json run_threads(const Options& options) {
+  auto groups = make_local_groups(options.workers, timeout_of(options));
+  std::vector<std::optional<Error>> errors(groups.size());
+  nlohmann::json results;
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t r = 0; r < groups.size(); ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          nlohmann::json mine = work(*groups[r], options);
+          if (r == 0) results = std::move(mine);
+        } catch (const Error& error) {
+          errors[r] = error;
+        }
+      });
+    }
+  }
+  // What others were told is not the cause.
+  for (const bool told : {false, true}) {
+    for (const auto& error : errors) {
+      if (error && (error->code() == ErrorCode::peer_failed) == told) throw Error(*error);
+    }
+  }
+  return results;
+}
+
+/// Processes, of which rank 0 prints the results.
+void run_processes(const Options& options) {
+  std::vector<std::string> words = {"bench", "exchange", "--engine", "gloo"};
+  const auto add = [&words](const char* name, const auto& value) {
+    words.emplace_back(name);
+    words.push_back(fmt::format("{}", value));
+  };
+  add("--elements", options.elements);
+  add("--ratio", options.ratio);
+  add("--algorithm", fmt::format("{}", fmt::join(options.algorithms, ",")));
+  add("--values", options.values);
+  add("--steps", options.steps);
+  add("--timeout", options.timeout);
+  if (options.no_verify) words.emplace_back("--no-verify");
+  if (options.as_json) words.emplace_back("--json");
+  if (options.quiet) words.emplace_back("--quiet");
+  process::launch({.workers = options.workers, .arguments = words});
+}
+
+void print(const nlohmann::json& results, const Options& options) {
+  if (options.as_json) {
+    fmt::print("{}\n", results.dump(2));
+    return;
+  }
+  fmt::print(
+      "{} elements as resnet50, ratio {}, {} values, {} steps; bytes and messages of a step, for "
+      "the worker that has most; time of the slowest worker\n\n",
+      grouped(options.elements), options.ratio, options.values, options.steps);
+  std::vector<std::vector<std::string>> rows = {{"algorithm", "engine", "workers", "MB sent",
+                                                 "MB received", "messages", "min ms", "p50 ms",
+                                                 "p99 ms", "less than dense"}};
+  for (const auto& r : results) {
+    const std::string algorithm = r["algorithm"];
+    rows.push_back({algorithm == kPlain ? "all_reduce fp32 (no compression)" : algorithm,
+                    r["engine"], std::to_string(r["workers"].get<int>()),
+                    fmt::format("{:.3f}", r["bytes_sent"].get<double>() / 1e6),
+                    fmt::format("{:.3f}", r["bytes_received"].get<double>() / 1e6),
+                    std::to_string(r["messages"].get<std::uint64_t>()),
+                    fmt::format("{:.1f}", r["min_ms"].get<double>()),
+                    fmt::format("{:.1f}", r["p50_ms"].get<double>()),
+                    fmt::format("{:.1f}", r["p99_ms"].get<double>()),
+                    fmt::format("{:.1f}", r["less_than_dense"].get<double>())});
+  }
+  fmt::print("{}\n", process::table(rows));
+  for (const auto& r : results) {
+    if (r["algorithm"] == "auto") fmt::print("auto: {}\n", r["choice"].get<std::string>());
+    if (r["algorithm"] == "hierarchical") {
+      fmt::print("hierarchical: {} hosts of {}\n", r["hosts"].get<int>(),
+                 r["workers"].get<int>() / r["hosts"].get<int>());
+    }
+  }
+  fmt::print("{}\n", options.no_verify ? "not verified" : "verified");
+}
+
+bool is_set(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+void run(const Options& options) {
+  settings_of(options);  // wrong values are reported here and not by every worker
+  const std::vector<std::string> built = engines();
+  const bool has_gloo = std::find(built.begin(), built.end(), "gloo") != built.end();
+  const std::string started_for = engine_from_environment();
+  std::string engine = options.engine;
+  if (engine.empty() || engine == "auto") {
+    engine = started_for != "local" ? started_for : has_gloo ? "gloo" : "local";
+  }
+  if (engine == "mpi" && started_for != "mpi") {
+    throw Error(ErrorCode::invalid_argument, "bench exchange", "engine mpi",
+                "this is not inside an mpirun",
+                fmt::format("mpirun -n {} dgc bench exchange --engine mpi", options.workers));
+  }
+  const bool joins =
+      engine == "mpi" || (engine == "gloo" && is_set("RANK") && is_set("WORLD_SIZE"));
+  if (joins) {
+    const auto group = process::join_group(engine, timeout_of(options));
+    const nlohmann::json results = work(*group, options);
+    if (group->rank() == 0) print(results, options);
+    return;
+  }
+  check_memory(options);
+  if (engine == "local") {
+    print(run_threads(options), options);
+    return;
+  }
+  if (!has_gloo) make_group("gloo");  // throws, and says what is missing
+  run_processes(options);
+}
+
+}  // namespace
+
+void add_bench_exchange(CLI::App& bench) {
+  auto* command = bench.add_subcommand(
+      "exchange", "Bytes, messages and time of each exchange algorithm among several workers");
+  command->footer(
+      "Workers are started here: threads (local) or processes (gloo). Inside mpirun, or with "
+      "RANK,\n"
+      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, this process joins the others, and rank 0 "
+      "prints.\n\n"
+      "Example:\n  dgc bench exchange --workers 8 --algorithm allgather,owner\n"
+      "  dgc bench exchange --engine local --workers 32 --elements 2000000 --json\n"
+      "  mpirun -n 4 dgc bench exchange --engine mpi");
+  auto o = std::make_shared<Options>();
+  command
+      ->add_option("--engine", o->engine,
+                   "local, gloo, mpi, auto; default: what this was started for, else gloo if built "
+                   "in, else local")
+      ->check(CLI::IsMember({"local", "gloo", "mpi", "auto"}));
+  auto* workers = command->add_option("--workers", o->workers, "Workers to start")
+                      ->capture_default_str()
+                      ->check(CLI::Range(1, 1024));
+  command->add_option("--elements", o->elements, "Parameters in all")
+      ->capture_default_str()
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
+  command->add_option("--ratio", o->ratio, "Share that is sent")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-9, 1.0));
+  std::vector<std::string> names = {"all"};
+  names.insert(names.end(), kAlgorithms.begin(), kAlgorithms.end());
+  command
+      ->add_option(
+          "--algorithm", o->algorithms,
+          fmt::format("Any of {}; all_reduce sends the floats themselves", fmt::join(names, ", ")))
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::IsMember(names));
+  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
+  command->add_option("--steps", o->steps, "Steps to measure of each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--timeout", o->timeout, "Seconds that a worker waits for another")
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 1e6));
+  command->add_flag("--no-verify", o->no_verify,
+                    "Skip the comparison with a plain sum and of the workers' parameters");
+  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
+  command->add_flag("--quiet", o->quiet, "No progress");
+  command->callback([o, workers] {
+    o->workers_given = workers->count() > 0;
+    run(*o);
+  });
+}
+
+}  // namespace dgc::bench

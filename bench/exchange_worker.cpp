@@ -1,0 +1,426 @@
+#include "bench/exchange_worker.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+
+#include "bench/bench.h"
+#include "dgc/collectives.h"
+#include "dgc/exchange.h"
+#include "exchange/layout.h"
+#include "process/terminal.h"
+
+namespace dgc::bench::exchange_bench {
+namespace {
+
+constexpr int kWarmup = 2;
+constexpr std::uint64_t kVerifiedElements = 200'000;
+constexpr int kVerifiedSteps = 3;
+constexpr float kAlpha = -0.1f;
+
+bool is_plain(const std::string& algorithm) { return algorithm == kPlain || algorithm == kNative; }
+
+/// All ranks draw from the same table, at places of their own.
+const std::vector<float>& samples() {
+  static const std::vector<float> table = [] {
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> sample;
+    std::vector<float> values(std::size_t{1} << 20);
+    for (float& x : values) x = sample(random);
+    return values;
+  }();
+  return table;
+}
+
+/// Gradients of one rank, step after step: everybody can repeat them.
+class Gradients {
+ public:
+  Gradients(std::vector<Layer> layers, int rank)
+      : layers_(std::move(layers)), source_(samples(), 1000 + static_cast<std::uint64_t>(rank)) {
+    for (const Layer& layer : layers_) tensors_.emplace_back(layer.spec.elements());
+    for (std::size_t t = 0; t < tensors_.size(); ++t) gradients_.push_back({t, tensors_[t]});
+  }
+  std::span<const Gradient> next() {
+    for (std::size_t t = 0; t < tensors_.size(); ++t) source_.fill(tensors_[t], layers_[t].scale);
+    return gradients_;
+  }
+
+ private:
+  std::vector<Layer> layers_;
+  GradientSource source_;
+  std::vector<std::vector<float>> tensors_;
+  std::vector<Gradient> gradients_;
+};
+
+std::vector<Layer> layers_of(std::uint64_t elements) {
+  std::vector<Layer> layers = resnet50_layers(elements);
+  std::erase_if(layers, [](const Layer& layer) { return layer.spec.elements() == 0; });
+  return layers;
+}
+std::vector<TensorSpec> specs_of(const std::vector<Layer>& layers) {
+  std::vector<TensorSpec> specs;
+  for (const Layer& layer : layers) specs.push_back(layer.spec);
+  return specs;
+}
+
+/// A model's parameters, all zero at first.
+struct Parameters {
+  explicit Parameters(const std::vector<TensorSpec>& model) {
+    for (const TensorSpec& spec : model) tensors.emplace_back(spec.elements(), 0.0f);
+    spans.assign(tensors.begin(), tensors.end());
+  }
+  std::vector<std::vector<float>> tensors;
+  std::vector<std::span<float>> spans;
+};
+
+/// One rank's training with one algorithm.
+class Trainer {
+ public:
+  Trainer(Group& group, const Options& options, const Topology& topology, Algorithm algorithm,
+          std::uint64_t elements, int check_every)
+      : layers_(layers_of(elements)),
+        model_(specs_of(layers_)),
+        gradients_(layers_, group.rank()),
+        parameters_(model_),
+        state_(algorithm == Algorithm::hierarchical
+                   ? State(share_of(model_, topology), static_cast<std::uint32_t>(topology.host),
+                           static_cast<std::uint32_t>(topology.hosts))
+                   : State(model_, static_cast<std::uint32_t>(group.rank()),
+                           static_cast<std::uint32_t>(group.size()))),
+        exchange_(
+            group, model_, state_, settings_of(options),
+            {.algorithm = algorithm,
+             .check_parameters_every = check_every,
+             .host = algorithm == Algorithm::hierarchical ? fmt::format("host {}", topology.host)
+                                                          : std::string()}) {}
+
+  const std::vector<Layer>& layers() const { return layers_; }
+  const std::vector<TensorSpec>& model() const { return model_; }
+  const Parameters& parameters() const { return parameters_; }
+
+  void new_gradients() { current_ = gradients_.next(); }
+  Bucket step() { return exchange_.step(current_, parameters_.spans, kAlpha); }
+
+  bool goes_densely(std::size_t tensor, Algorithm algorithm, int workers) {
+    if (algorithm != Algorithm::automatic) return algorithm == Algorithm::dense;
+    const CompressOptions& options = exchange_.compressor().options();
+    const std::uint64_t n = model_[tensor].elements();
+    const exchange::Load load{n, entries_at(options.schedule.ratio_at(0), n)};
+    const ValueType type = load.entries == n ? options.dense_values : options.values;
+    return exchange::dense_is_cheaper(load, type, ExchangeOptions{}.dense_transport, workers);
+  }
+
+  /// Bytes of the message of the last step, and elements that went without one.
+  nlohmann::json load(Algorithm algorithm, int workers) {
+    std::uint64_t frames = 0;
+    std::uint64_t dense = 0;
+    for (std::size_t t = 0; t < model_.size(); ++t) {
+      if (goes_densely(t, algorithm, workers)) {
+        dense += model_[t].elements();
+      } else {
+        frames += exchange_.compressor().stats()[t].frame.bytes;
+      }
+    }
+    return {{"message_bytes", frames > 0 ? frames + kMessageOverhead : 0},
+            {"dense_elements", dense}};
+  }
+
+ private:
+  std::vector<Layer> layers_;
+  std::vector<TensorSpec> model_;
+  Gradients gradients_;
+  std::span<const Gradient> current_;
+  Parameters parameters_;
+  State state_;
+  Exchange exchange_;
+};
+
+[[noreturn]] void wrong(const std::string& subject, const std::string& problem) {
+  throw Error(ErrorCode::invalid_argument, "verify", subject, problem,
+              "the benchmark computed a wrong result: this is a bug in dgc");
+}
+
+/// Repeats all ranks' steps here, with compressors of their own, and sums in the order of the
+/// ranks.
+void compare_with_reference(Trainer& trainer, const Options& options, int workers,
+                            Algorithm algorithm) {
+  Parameters expected(trainer.model());
+  struct Worker {
+    Worker(const Trainer& t, const Options& o, int rank, int size)
+        : gradients(t.layers(), rank),
+          state(t.model(), static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size)),
+          compressor(state, settings_of(o)),
+          message(compressor.bound()) {}
+    Gradients gradients;
+    State state;
+    Compressor compressor;
+    std::vector<std::byte> message;
+  };
+  std::vector<std::unique_ptr<Worker>> all;
+  for (int r = 0; r < workers; ++r) {
+    all.push_back(std::make_unique<Worker>(trainer, options, r, workers));
+  }
+  for (int step = 0; step < kVerifiedSteps; ++step) {
+    for (const auto& w : all) {
+      std::vector<Gradient> sparse;
+      for (const Gradient& gradient : w->gradients.next()) {
+        if (!trainer.goes_densely(gradient.tensor, algorithm, workers)) {
+          sparse.push_back(gradient);
+          continue;
+        }
+        std::vector<float> values(gradient.values.size());
+        w->compressor.lay_out({&gradient, 1}, values, ValueType::fp32, {});
+        std::vector<float>& sum = expected.tensors[gradient.tensor];
+        for (std::size_t i = 0; i < values.size(); ++i) sum[i] += kAlpha * values[i];
+      }
+      const std::size_t bytes = w->compressor.compress(sparse, w->message);
+      decode_add(std::span(w->message).first(bytes), expected.spans, kAlpha);
+      w->compressor.commit();
+    }
+  }
+  const bool exact = algorithm == Algorithm::allgather;
+  for (std::size_t t = 0; t < expected.tensors.size(); ++t) {
+    const std::vector<float>& a = trainer.parameters().tensors[t];
+    const std::vector<float>& b = expected.tensors[t];
+    float largest = 0.0f;
+    for (const float x : b) largest = std::max(largest, std::fabs(x));
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      const bool same = exact ? std::memcmp(&a[i], &b[i], sizeof(float)) == 0
+                              : std::fabs(a[i] - b[i]) <= 1e-5f * largest;
+      if (same) continue;
+      wrong(trainer.model()[t].name, fmt::format("{} by {} at index {}, {} by the plain sum", a[i],
+                                                 name_of(algorithm), i, b[i]));
+    }
+  }
+}
+
+nlohmann::json phases_json(const std::vector<Phase>& phases) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Phase& phase : phases) {
+    list.push_back({{"name", phase.name},
+                    {"bytes_sent", phase.traffic.bytes_sent},
+                    {"bytes_received", phase.traffic.bytes_received},
+                    {"messages", phase.traffic.messages_sent}});
+  }
+  return list;
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+/// What this rank saw of one algorithm.
+nlohmann::json measure(Group& group, const Options& options, const Topology& topology,
+                       Algorithm algorithm) {
+  const bool verified = !options.no_verify;
+  if (verified) {
+    Trainer trainer(group, options, topology, algorithm,
+                    std::min(options.elements, kVerifiedElements), 1);
+    for (int i = 0; i < kVerifiedSteps; ++i) {
+      trainer.new_gradients();
+      trainer.step();
+    }
+    if (group.rank() == 0 && algorithm != Algorithm::owner &&
+        algorithm != Algorithm::hierarchical) {
+      compare_with_reference(trainer, options, group.size(), algorithm);
+    }
+  }
+  // Hashing would be measured too: the parameters are compared in a step after the measured ones.
+  Trainer trainer(group, options, topology, algorithm, options.elements,
+                  verified ? kWarmup + options.steps + 1 : 0);
+  process::Progress progress(std::string(name_of(algorithm)),
+                             static_cast<std::size_t>(kWarmup + options.steps),
+                             options.quiet || group.rank() != 0);
+  Bucket bucket;
+  nlohmann::json runs = nlohmann::json::array();
+  for (int i = 0; i < kWarmup + options.steps; ++i) {
+    trainer.new_gradients();
+    barrier(group);
+    const auto start = std::chrono::steady_clock::now();
+    bucket = trainer.step();
+    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
+    progress.advance();
+  }
+  nlohmann::json result = trainer.load(algorithm, group.size());
+  result["runs"] = std::move(runs);
+  result["phases"] = phases_json(bucket.phases());
+  result["choice"] = bucket.choice();
+  if (verified) {
+    trainer.new_gradients();
+    trainer.step();
+  }
+  return result;
+}
+
+/// The floats of the gradient, not compressed at all.
+nlohmann::json measure_plain(Group& group, const Options& options, const std::string& algorithm) {
+  std::vector<float> values(options.elements);
+  nlohmann::json runs = nlohmann::json::array();
+  Traffic moved;
+  process::Progress progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
+                             options.quiet || group.rank() != 0);
+  for (int i = 0; i < kWarmup + options.steps; ++i) {
+    // Small whole numbers: sums are exact in any order.
+    for (std::size_t e = 0; e < values.size(); ++e) {
+      values[e] = static_cast<float>((e % 61) * static_cast<std::size_t>(group.rank() + 1));
+    }
+    barrier(group);
+    const Traffic before = group.traffic();
+    const auto start = std::chrono::steady_clock::now();
+    if (algorithm == kPlain) {
+      all_reduce(group, values);
+      moved = group.traffic() - before;
+    } else if (group.native_all_reduce(values)) {
+      // Gloo does not count: what a ring moves.
+      const auto peers = static_cast<std::uint64_t>(group.size() - 1);
+      const std::uint64_t bytes = values.size() * 8 * peers / (peers + 1);
+      moved = {bytes, bytes, 2 * peers};
+    } else {
+      return {};
+    }
+    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
+    progress.advance();
+  }
+  const auto ranks = static_cast<std::size_t>(group.size());
+  for (std::size_t e = 0; e < values.size() && !options.no_verify; ++e) {
+    const std::size_t sum_of_ranks = ranks * (ranks + 1) / 2;
+    const auto expected = static_cast<float>((e % 61) * sum_of_ranks);
+    if (values[e] != expected)
+      wrong(algorithm, fmt::format("{} at index {}, not {}", values[e], e, expected));
+  }
+  return {{"message_bytes", 0},
+          {"dense_elements", options.elements},
+          {"runs", std::move(runs)},
+          {"phases", phases_json({{"reduce-scatter and gather", moved}})},
+          {"choice", ""}};
+}
+
+/// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
+double formula_bytes(const std::string& algorithm, double m, double dense, int workers, int hosts) {
+  const bool plain = is_plain(algorithm);
+  return exchange::received_bytes(plain ? Algorithm::dense : parse_algorithm(algorithm),
+                                  plain ? 0.0 : m, dense, workers, hosts);
+}
+
+/// One row from what all ranks saw: the slowest counts, and the one with most traffic.
+nlohmann::json combine(const std::string& algorithm, const Group& group, const Options& options,
+                       const Topology& topology, const std::vector<nlohmann::json>& ranks) {
+  Timings timings;
+  for (std::size_t i = 0; i < ranks[0]["runs"].size(); ++i) {
+    double slowest = 0.0;
+    for (const auto& r : ranks) slowest = std::max(slowest, r["runs"][i].get<double>());
+    timings.add(slowest);
+  }
+  nlohmann::json phases = ranks[0]["phases"];
+  std::uint64_t sent = 0;
+  std::uint64_t received = 0;
+  std::uint64_t messages = 0;
+  double m = 0.0;
+  for (const auto& r : ranks) {
+    std::uint64_t rank_sent = 0;
+    std::uint64_t rank_received = 0;
+    std::uint64_t rank_messages = 0;
+    for (std::size_t p = 0; p < phases.size(); ++p) {
+      const auto& phase = r["phases"][p];
+      rank_sent += phase["bytes_sent"].get<std::uint64_t>();
+      rank_received += phase["bytes_received"].get<std::uint64_t>();
+      rank_messages += phase["messages"].get<std::uint64_t>();
+      for (const char* key : {"bytes_sent", "bytes_received", "messages"}) {
+        phases[p][key] =
+            std::max(phases[p][key].get<std::uint64_t>(), phase[key].get<std::uint64_t>());
+      }
+    }
+    sent = std::max(sent, rank_sent);
+    received = std::max(received, rank_received);
+    messages = std::max(messages, rank_messages);
+    m += r["message_bytes"].get<double>() / static_cast<double>(ranks.size());
+  }
+  const bool hierarchical = algorithm == "hierarchical";
+  const double dense = hierarchical ? static_cast<double>(options.elements)
+                                    : ranks[0]["dense_elements"].get<double>();
+  const double all_dense = 8.0 * static_cast<double>(options.elements) * (group.size() - 1) /
+                           static_cast<double>(group.size());
+  nlohmann::json row = timings.json();
+  row["algorithm"] = algorithm;
+  row["engine"] = group.engine();
+  row["workers"] = group.size();
+  row["hosts"] = hierarchical ? topology.hosts : group.size();
+  row["elements"] = options.elements;
+  row["ratio"] = options.ratio;
+  row["values"] = is_plain(algorithm) ? "fp32" : options.values;
+  row["bytes_sent"] = sent;
+  row["bytes_received"] = received;
+  row["messages"] = messages;
+  row["message_bytes"] = std::llround(m);
+  row["formula_bytes_received"] =
+      std::llround(formula_bytes(algorithm, m, dense, group.size(), topology.hosts));
+  row["less_than_dense"] = received > 0 ? all_dense / static_cast<double>(received) : 0.0;
+  row["phases"] = std::move(phases);
+  row["choice"] = ranks[0]["choice"];
+  row["verified"] = !options.no_verify;
+  return row;
+}
+
+nlohmann::json work_alone(Group& group, const Options& options) {
+  if (options.workers_given && options.workers != group.size()) {
+    throw Error(ErrorCode::invalid_argument, "bench exchange",
+                fmt::format("--workers {}", options.workers),
+                fmt::format("{} were started", group.size()), "leave --workers out");
+  }
+  Topology topology = {.hosts = group.size()};
+  if (options.wants("hierarchical")) {
+    topology = find_topology(group);
+    // On a single machine pairs of workers stand for hosts.
+    if (topology.hosts == 1 && group.size() > 1) {
+      const int pair = group.size() % 2 == 0 ? 2 : 1;
+      topology = find_topology(group, fmt::format("host {}", group.rank() / pair));
+    }
+  }
+  nlohmann::json results = nlohmann::json::array();
+  for (const std::string& algorithm : kAlgorithms) {
+    if (!options.wants(algorithm)) continue;
+    const nlohmann::json mine = is_plain(algorithm)
+                                    ? measure_plain(group, options, algorithm)
+                                    : measure(group, options, topology, parse_algorithm(algorithm));
+    if (mine.is_null()) continue;  // this engine has no such thing
+    const std::string text = mine.dump();
+    std::vector<nlohmann::json> ranks;
+    for (const auto& bytes : all_gather(group, std::as_bytes(std::span(text)), 1 << 26)) {
+      ranks.push_back(nlohmann::json::parse(
+          std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+    }
+    if (group.rank() == 0) results.push_back(combine(algorithm, group, options, topology, ranks));
+  }
+  return results;
+}
+
+}  // namespace
+
+CompressOptions settings_of(const Options& options) {
+  CompressOptions settings;
+  settings.schedule = Schedule(options.ratio);
+  settings.values = parse_value_type(options.values);
+  return settings;
+}
+
+nlohmann::json work(Group& group, const Options& options) {
+  try {
+    return work_alone(group, options);
+  } catch (const Error& error) {
+    group.fail(error);
+    throw;
+  } catch (const std::exception& error) {
+    const Error wrapped(ErrorCode::invalid_argument, "bench exchange",
+                        fmt::format("rank {}", group.rank()), error.what());
+    group.fail(wrapped);
+    throw Error(wrapped);
+  }
+}
+
+}  // namespace dgc::bench::exchange_bench

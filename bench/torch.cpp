@@ -1,0 +1,108 @@
+#include "bench/torch.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "bench/bench.h"
+#include "dgc/exchange.h"
+#include "process/terminal.h"
+
+namespace dgc::bench {
+namespace {
+
+using nlohmann::json;
+
+void print_table(const json& results) {
+  const auto number = [](const json& r, const std::string& key) { return r[key].get<double>(); };
+  std::vector<std::vector<std::string>> rows = {
+      {"workers", "threads each", "plain ms", "dgc ms", "extra ms", "extra %", "extra cpu %",
+       "compress ms", "encode ms", "exchange ms", "waiting ms", "apply ms", "statistics ms",
+       "message ratio"}};
+  for (const json& r : results) {
+    std::vector<std::string> row = {std::to_string(r["workers"].get<int>()),
+                                    std::to_string(r["threads_each"].get<int>())};
+    for (const char* key : {"plain_ms", "dgc_ms", "extra_ms"})
+      row.push_back(fmt::format("{:.1f}", number(r, key)));
+    for (const char* key : {"extra_share", "extra_cpu_share"})
+      row.push_back(fmt::format("{:.1f}", 100.0 * number(r, key)));
+    for (const char* key :
+         {"compress_ms", "encode_ms", "exchange_ms", "waiting_ms", "apply_ms", "statistics_ms"})
+      row.push_back(fmt::format("{:.2f}", number(r, key)));
+    row.push_back(fmt::format("{:.0f}", number(r, "message_ratio")));
+    rows.push_back(row);
+  }
+  fmt::print("{}\n", process::table(rows));
+  fmt::print(
+      "p50 of each; extra is the p50 of the differences between neighbouring steps, and its share "
+      "of the plain step. compress, encode and exchange run beside backward (overlap {}); waiting "
+      "and apply do not.\n",
+      results[0]["overlap"].get<std::string>());
+}
+
+void run(TorchOptions options) {
+  if (options.batch == 0)
+    options.batch = options.model == "resnet50" ? 4 : options.model == "cnn" ? 32 : 20;
+  parse_value_type(options.values);  // refuses what it does not know before any model is made
+  parse_algorithm(options.algorithm);
+  json results = json::array();
+  for (const int workers : options.workers) results.push_back(measure_steps(options, workers));
+  if (options.as_json) {
+    fmt::print("{}\n", results.dump(2));
+    return;
+  }
+  fmt::print(
+      "{}, batch {}{} each, momentum 0.9, ratio {}, {} values; plain is torch::optim::SGD, "
+      "several plain workers exchange nothing\n\n",
+      options.model, options.batch,
+      options.model == "resnet50" ? fmt::format(" of {0}x{0}", options.image) : "", options.ratio,
+      options.values);
+  print_table(results);
+}
+
+}  // namespace
+
+void add_bench_torch(CLI::App& bench) {
+  auto* command = bench.add_subcommand("torch", "A training step of libtorch with and without dgc");
+  command->footer(
+      "Example:\n  dgc bench torch --batch 8 --steps 10\n"
+      "  dgc bench torch --model lstm --workers 2 --ratio 0.01 --json");
+  auto o = std::make_shared<TorchOptions>();
+  command->add_option("--model", o->model, "resnet50, cnn (28x28), lstm (words)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"resnet50", "cnn", "lstm"}));
+  command->add_option("--batch", o->batch, "Of each worker [4, 32 or 20, by model]")
+      ->check(CLI::Range(1, 65536));
+  command->add_option("--image", o->image, "Width and height, for resnet50")
+      ->capture_default_str()
+      ->check(CLI::Range(32, 1024));
+  command->add_option("--ratio", o->ratio, "Share that is sent")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-9, 1.0));
+  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
+  command->add_option("--algorithm", o->algorithm, "auto, allgather, owner, dense, hierarchical")
+      ->capture_default_str();
+  command->add_option("--workers", o->workers, "Numbers of workers to measure, as threads")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  command->add_option("--cores", o->cores, "That the workers share; libtorch's threads")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--threads", o->threads, "Of each worker's compression")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--no-overlap", o->no_overlap, "Compress after backward, not beside it");
+  command->add_option("--steps", o->steps, "Steps to measure")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
+  command->add_option("--warmup", o->warmup, "Steps before measuring")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000000));
+  command->add_option("--seed", o->seed, "Of the weights and the data")->capture_default_str();
+  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
+  command->add_flag("--quiet", o->quiet, "No progress");
+  command->callback([o] { run(*o); });
+}
+
+}  // namespace dgc::bench

@@ -1,0 +1,148 @@
+// Every instruction set computes the bits of the scalar kernels.
+#include "compress/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "support/helpers.h"
+
+namespace dgc::compress {
+namespace {
+
+using test::same_bits;
+
+std::vector<TargetKernels> vector_tables() {
+  std::vector<TargetKernels> tables(8);
+  tables.resize(vector_kernels(tables.data(), tables.size()));
+  return tables;
+}
+
+struct Arrays {
+  std::vector<float> g, u, v;
+};
+
+Arrays random_arrays(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> sample;
+  Arrays arrays{std::vector<float>(count), std::vector<float>(count), std::vector<float>(count)};
+  for (std::size_t i = 0; i < count; ++i) {
+    arrays.g[i] = sample(random);
+    arrays.u[i] = random() % 7 == 0 ? 1e-38f * sample(random) : sample(random);
+    arrays.v[i] = random() % 5 == 0 ? 0.0f : sample(random);
+  }
+  return arrays;
+}
+
+void expect_same(const Kernels& ours, Rule rule, const Arrays& input, float threshold) {
+  const std::size_t count = input.g.size();
+  Arrays expected = input;
+  Arrays actual = input;
+  std::vector<Candidate> expected_out(count + 1);
+  std::vector<Candidate> actual_out(count + 1);
+  const auto block = [&](Arrays& a) {
+    return Accumulate{a.g.data(),
+                      a.u.data(),
+                      a.v.data(),
+                      count,
+                      0.25f,
+                      0.9f,
+                      std::max<std::uint32_t>(1, magnitude_bits(threshold)),
+                      1000};
+  };
+  const int r = static_cast<int>(rule);
+  const Accumulated want = scalar_kernels().accumulate[r](block(expected), expected_out.data());
+  const Accumulated got = ours.accumulate[r](block(actual), actual_out.data());
+  EXPECT_EQ(want.candidates, got.candidates);
+  EXPECT_EQ(want.first_nonfinite, got.first_nonfinite);
+  EXPECT_TRUE(same_bits(expected.u, actual.u));
+  EXPECT_TRUE(same_bits(expected.v, actual.v));
+  for (std::size_t i = 0; i < want.candidates; ++i) {
+    EXPECT_EQ(expected_out[i].index, actual_out[i].index);
+    EXPECT_EQ(magnitude_bits(expected_out[i].value), magnitude_bits(actual_out[i].value));
+  }
+  const std::size_t want_found = scalar_kernels().collect(
+      expected.v.data(), count, magnitude_bits(threshold) + 1, 5, expected_out.data());
+  const std::size_t got_found =
+      ours.collect(expected.v.data(), count, magnitude_bits(threshold) + 1, 5, actual_out.data());
+  EXPECT_EQ(want_found, got_found);
+  for (std::size_t i = 0; i < want_found; ++i)
+    EXPECT_EQ(expected_out[i].index, actual_out[i].index);
+
+  double want_lanes[kNormLanes] = {};
+  double got_lanes[kNormLanes] = {};
+  scalar_kernels().add_squares(expected.v.data(), count, want_lanes);
+  ours.add_squares(expected.v.data(), count, got_lanes);
+  for (std::size_t i = 0; i < kNormLanes; ++i) EXPECT_EQ(want_lanes[i], got_lanes[i]);
+}
+
+TEST(Kernels, VectorEqualsScalarForAllSizes) {
+  for (const TargetKernels& table : vector_tables()) {
+    if (!table.supported) {
+      GTEST_LOG_(INFO) << table.kernels->name << " cannot run on this machine: untested";
+      continue;
+    }
+    SCOPED_TRACE(table.kernels->name);
+    for (const std::size_t count :
+         {0, 1, 2, 3, 7, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 1000, 4096}) {
+      SCOPED_TRACE(count);
+      const Arrays arrays = random_arrays(count, static_cast<std::uint32_t>(count));
+      for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
+        for (const float threshold : {0.0f, 0.5f, 2.5f, 100.0f})
+          expect_same(*table.kernels, rule, arrays, threshold);
+      }
+    }
+  }
+}
+
+TEST(Kernels, NonFiniteGradientsCountAsZeroAndTheFirstIsReported) {
+  for (const TargetKernels& table : vector_tables()) {
+    if (!table.supported) continue;
+    SCOPED_TRACE(table.kernels->name);
+    for (const std::size_t at : {0, 1, 63, 64, 100, 255, 299}) {
+      Arrays arrays = random_arrays(300, 3);
+      arrays.g[at] = std::numeric_limits<float>::quiet_NaN();
+      arrays.g[299] = -std::numeric_limits<float>::infinity();
+      expect_same(*table.kernels, Rule::heavy_ball, arrays, 1.0f);
+      std::vector<Candidate> out(300);
+      const Accumulated got = table.kernels->accumulate[1](
+          {arrays.g.data(), arrays.u.data(), arrays.v.data(), 300, 1.0f, 0.9f, kNoCandidates, 0},
+          out.data());
+      EXPECT_EQ(got.first_nonfinite, at);
+      EXPECT_EQ(got.candidates, 0u);
+      for (const float x : arrays.v) EXPECT_TRUE(std::isfinite(x));
+      for (const float x : arrays.u) EXPECT_TRUE(std::isfinite(x));
+    }
+  }
+}
+
+TEST(Kernels, DecayedVelocityBecomesZero) {
+  float g = 0.0f;
+  float u = 1e-38f;
+  float v = 0.0f;
+  Candidate out;
+  for (int step = 0; step < 3; ++step) {
+    scalar_kernels().accumulate[1]({&g, &u, &v, 1, 1.0f, 0.9f, kNoCandidates, 0}, &out);
+  }
+  EXPECT_EQ(u, 0.0f);
+  EXPECT_GT(v, 0.0f);  // what it still carried has arrived in the residual
+}
+
+TEST(Target, EnvironmentChoosesAndBadValuesAreErrors) {
+  ASSERT_EQ(::setenv("DGC_TARGET", "scalar", 1), 0);
+  EXPECT_EQ(active_target(), "scalar");
+  ASSERT_EQ(::setenv("DGC_TARGET", "avx1024", 1), 0);
+  try {
+    active_target();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported_target);
+    EXPECT_NE(std::string(error.what()).find("scalar"), std::string::npos)
+        << "the choices are listed";
+  }
+  ASSERT_EQ(::unsetenv("DGC_TARGET"), 0);
+  EXPECT_EQ(targets().back().name, "scalar");
+}
+
+}  // namespace
+}  // namespace dgc::compress

@@ -1,0 +1,83 @@
+#include "dgc/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/helpers.h"
+
+namespace dgc {
+namespace {
+
+using test::code_of;
+
+TEST(Entries, RoundUpButNotBinaryNoise) {
+  EXPECT_EQ(entries_at(0.001, 0), 0u);
+  EXPECT_EQ(entries_at(0.001, 1), 1u);
+  EXPECT_EQ(entries_at(0.001, 1000), 1u);
+  EXPECT_EQ(entries_at(0.001, 1001), 2u);
+  EXPECT_EQ(entries_at(0.001, 25'600'000), 25'600u);
+  EXPECT_EQ(entries_at(0.07, 100), 7u);  // 0.07 * 100 is 7.000000000000001 in binary
+  EXPECT_EQ(entries_at(1.0, 4'294'967'295u), 4'294'967'295u);
+}
+
+TEST(Schedule, PaperWarmUpIsFourStagesThenFinal) {
+  const Schedule schedule = Schedule::paper(400);
+  const double expected[] = {0.25, 0.0625, 0.015625, 0.004};
+  for (std::int64_t step = 0; step < 400; ++step) {
+    EXPECT_EQ(schedule.ratio_at(step), expected[step / 100]) << step;
+  }
+  EXPECT_EQ(schedule.ratio_at(400), 0.001);
+  EXPECT_EQ(schedule.ratio_at(1'000'000), 0.001);
+  EXPECT_EQ(schedule.warmup_steps(), 400);
+}
+
+TEST(Schedule, UnevenStagesCoverEveryStep) {
+  const Schedule schedule = Schedule::paper(10);
+  const double expected[] = {0.25,     0.25,     0.25,     0.0625, 0.0625,
+                             0.015625, 0.015625, 0.015625, 0.004,  0.004};
+  for (std::int64_t step = 0; step < 10; ++step)
+    EXPECT_EQ(schedule.ratio_at(step), expected[step]) << step;
+}
+
+TEST(Schedule, ExponentialFallsByEqualFactors) {
+  const Schedule schedule = Schedule::exponential(0.25, 0.001, 100);
+  EXPECT_DOUBLE_EQ(schedule.ratio_at(0), 0.25);
+  EXPECT_NEAR(schedule.ratio_at(50), std::sqrt(0.25 * 0.001), 1e-12);
+  EXPECT_EQ(schedule.ratio_at(100), 0.001);
+  for (int step = 1; step <= 100; ++step)
+    EXPECT_LT(schedule.ratio_at(step), schedule.ratio_at(step - 1));
+}
+
+TEST(Schedule, ParsesWhatUsersWrite) {
+  EXPECT_EQ(Schedule::parse("0.01", 0).ratio_at(5), 0.01);
+  EXPECT_EQ(Schedule::parse("paper:4ep", 250).ratio_at(999), 0.004);
+  EXPECT_EQ(Schedule::parse("paper:4ep", 250).ratio_at(1000), 0.001);
+  const Schedule list = Schedule::parse("0.5,0.1,0.02:10", 0);
+  EXPECT_EQ(list.ratio_at(9), 0.5);
+  EXPECT_EQ(list.ratio_at(10), 0.1);
+  EXPECT_EQ(list.ratio_at(20), 0.02);
+  EXPECT_EQ(Schedule::parse("exp:0.25,0.01:0.5ep", 100).ratio_at(50), 0.01);
+}
+
+TEST(Schedule, RejectsNonsense) {
+  for (const char* text : {"", "x", "0", "1.5", "-0.1", "nan", "0.5,0.1", "0.5,0.1:", "0.5,0.1:0",
+                           "paper:-1", "paper:1ep", "exp:0.1:10", "0.1:ep", "0.1,,0.2:3"}) {
+    EXPECT_EQ(code_of([&] { Schedule::parse(text, 0); }), ErrorCode::invalid_argument) << text;
+  }
+}
+
+// What is printed is what is used: every line of the description is compared with ratio_at.
+TEST(Schedule, DescriptionAgreesWithRatio) {
+  const Schedule schedule = Schedule::paper(40);
+  EXPECT_EQ(schedule.describe(),
+            "steps 0 to 9: ratio 0.25 (sparsity 75 %)\n"
+            "steps 10 to 19: ratio 0.0625 (sparsity 93.75 %)\n"
+            "steps 20 to 29: ratio 0.015625 (sparsity 98.4375 %)\n"
+            "steps 30 to 39: ratio 0.004 (sparsity 99.6 %)\n"
+            "steps 40 and on: ratio 0.001 (sparsity 99.9 %)\n");
+  EXPECT_EQ(Schedule(0.01).describe(), "steps 0 and on: ratio 0.01 (sparsity 99 %)\n");
+}
+
+}  // namespace
+}  // namespace dgc
