@@ -1,54 +1,86 @@
-# make         install what is missing, build the command (build/dgc), the library and the PyTorch package
-# make demo    install what is missing, build, and train on 4 workers: dense, then DGC
-# make test    install what is missing, build, and run all tests
-# make check   what CI runs beside the tests: sanitizers, fuzzers, formatting, clang-tidy
-# make clean   remove all build folders
+# make            install what is missing, build the command (build/dgc), the library and the PyTorch package
+# make demo       install what is missing, build, and train on 4 workers: dense, then DGC
+# make test       install what is missing, build, and run the tests
+# make check      what CI runs beside the tests: sanitizers, fuzzers, formatting, clang-tidy on what changed
+# make check-all  before a release: all of that at full length, on all files, and libtorch's code sanitized
+# make clean      remove all build folders
 
-FUZZ_SECONDS ?= 20
+FUZZ_SECONDS ?= 10
+# clang-tidy reads what changed since this commit.
+CI_BASE ?= HEAD^
 
-.PHONY: all build demo test check sanitize fuzz lint browser format clean
+configure = cmake --preset $(1) -Wno-dev --log-level=WARNING
+
+.PHONY: all build demo test check check-all sanitize sanitize-torch threads fuzz lint lint-all browser storm format clean
 
 all: build
 
 # -U: what `make demo` left out comes back.
 build:
 	@scripts/install-packages build
-	@cmake --preset release -Wno-dev --log-level=WARNING -UDGC_BUILD_TESTS -UDGC_WITH_PYTHON
+	@$(call configure,release) -UDGC_BUILD_TESTS -UDGC_WITH_PYTHON
 	@cmake --build --preset release
 
 # Only the command: neither tests nor the PyTorch package.
 demo:
 	@scripts/install-packages demo
-	@cmake --preset release -Wno-dev --log-level=WARNING -DDGC_BUILD_TESTS=OFF -DDGC_WITH_PYTHON=OFF
+	@$(call configure,release) -DDGC_BUILD_TESTS=OFF -DDGC_WITH_PYTHON=OFF
 	@cmake --build --preset release --target dgc_command
 	build/dgc train --preset small --compare dense,dgc
 
 test: build
 	@ctest --preset release
 
-check: sanitize fuzz lint browser
+check: sanitize threads fuzz lint browser
+
+check-all:
+	@$(MAKE) test sanitize threads sanitize-torch lint-all browser storm
+	@$(MAKE) fuzz FUZZ_SECONDS=300
 
 sanitize:
 	@scripts/install-packages check
-	@for preset in asan-ubsan tsan; do \
-	  cmake --preset $$preset -Wno-dev --log-level=WARNING && cmake --build --preset $$preset && \
-	  ctest --preset $$preset || exit 1; \
-	done
+	@$(call configure,asan-ubsan)
+	@cmake --build --preset asan-ubsan
+	@ctest --preset asan-ubsan
 
+# What has threads, and no more.
+threads:
+	@scripts/install-packages check
+	@$(call configure,tsan)
+	@cmake --build --preset tsan
+	@ctest --preset tsan
+
+# Code that includes libtorch, whose headers clang 14 does not compile.
+sanitize-torch: build
+	@$(call configure,asan-torch)
+	@cmake --build --preset asan-torch
+	@ctest --preset asan-torch
+
+# The same build as `sanitize`.
 fuzz:
 	@scripts/install-packages check
-	@cmake --preset fuzz -Wno-dev --log-level=WARNING
-	@cmake --build --preset fuzz
-	@fuzz/run build-fuzz $(FUZZ_SECONDS)
+	@$(call configure,asan-ubsan)
+	@cmake --build --preset asan-ubsan
+	@fuzz/run build-asan-ubsan $(FUZZ_SECONDS)
 
-lint: build
+lint:
 	@scripts/install-packages check
-	@scripts/lint
+	@$(call configure,lint)
+	@scripts/lint --since $(CI_BASE)
+
+lint-all:
+	@scripts/install-packages check
+	@$(call configure,lint)
+	@scripts/lint --all
 
 # The report in headless Chromium, which `make test` does not install.
 browser: build
 	@scripts/install-packages check
 	@ctest --preset release -R report_browser
+
+# Killing and resuming, again and again.
+storm: build
+	@DGC_STORM=1 ctest --preset release -R '^(kill_and_resume|train_resume)$$'
 
 format:
 	@scripts/lint --fix

@@ -180,8 +180,8 @@ void read_modes(Run& run) {
   // Only folders that are there are read: a name in summary.json is no path.
   std::map<std::string, fs::path> folders;
   for (const auto& entry : fs::directory_iterator(run.folder)) {
-    if (entry.is_directory() &&
-        (fs::exists(entry.path() / train::kMetricsFile) || fs::exists(entry.path() / train::kTensorsFile))) {
+    if (entry.is_directory() && (fs::exists(entry.path() / train::kMetricsFile) ||
+                                 fs::exists(entry.path() / train::kTensorsFile))) {
       folders[entry.path().filename().string()] = entry.path();
     }
   }

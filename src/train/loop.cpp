@@ -297,10 +297,10 @@ class Loop {
                  {"loss", finite(valid_->loss)},
                  {"metric", finite(metric)},
                  {"metrics", metrics}});
-    console_.say(fmt::format(
-        "[{}] epoch {:.4g}/{:.4g}  step {}  {:.1f} s  loss {:.4f}  {}  sent {:.2f} MB", job_.mode,
-        epoch(), epochs_, sgd_->steps(), totals_.times.training(), valid_->loss,
-        metric_text(), static_cast<double>(totals_.all.bytes_up) / 1e6));
+    console_.say(
+        fmt::format("[{}] epoch {:.4g}/{:.4g}  step {}  {:.1f} s  loss {:.4f}  {}  sent {:.2f} MB",
+                    job_.mode, epoch(), epochs_, sgd_->steps(), totals_.times.training(),
+                    valid_->loss, metric_text(), static_cast<double>(totals_.all.bytes_up) / 1e6));
   }
 
   /// Files that were skipped for the first time, on any rank. (Loaders run ahead, and the same file

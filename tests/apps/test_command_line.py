@@ -205,7 +205,7 @@ class CommandLine(unittest.TestCase):
             self.assertLess(r["paper_ratio"], r["rice_fp16_ratio"])
             self.assertLess(r["rice_fp16_ratio"], r["rice_fp16_dense_int8_ratio"])
             self.assertLess(r["rice_fp16_dense_int8_ratio"], r["best_ratio"])
-        self.fails(1, "sizes", "ResNet50", says="did you mean ResNet-50?")
+        self.fails(1, "sizes", "ResNet-51", says="did you mean ResNet-50?")
         self.fails(2, "sizes", "--steps", "0", says="--steps")
 
     def test_plan(self) -> None:
