@@ -4,12 +4,13 @@
         results = hosts.run(lambda i: ["iperf3", ...], env=lambda i: {"RANK": str(i)}, timeout=60)
         print(hosts.counters(0).payload_sent)
 
-A link is a veth pair with a token bucket (tc tbf) at each end, so that what a host sends and what it
-receives are limited alike, as by a full-duplex Ethernet port. The bridge is in a namespace of its own:
-nothing of the machine's network changes. Needs root, iproute2 and a kernel with veth, bridge and sch_tbf.
+A link is a veth pair with a token bucket (tc tbf) at each end. What a host sends and what it
+receives are limited alike, as by a full-duplex Ethernet port. Links have no delay of their own. The
+bridge is in a namespace of its own: nothing of the machine's network changes. Needs root, iproute2
+and a kernel with veth, bridge and sch_tbf.
 
-Everything goes away at the end of the block, also after an exception, Ctrl-C, SIGTERM or SIGHUP; what a
-run that was killed (SIGKILL) left behind is removed by the next one with the same prefix.
+Everything goes away at the end of the block, also after an exception, Ctrl-C, SIGTERM or SIGHUP.
+What a run that was killed (SIGKILL) left behind is removed by the next run with the same prefix.
 """
 import ctypes
 import dataclasses
@@ -22,14 +23,15 @@ import subprocess
 import tempfile
 import time
 
-# Ethernet 14, IP 20, TCP 20 and its timestamps 12: what every packet of an open connection carries
-# beside payload. A packet that the kernel has not cut yet (GSO) counts, and carries headers, once.
+# Every packet of an open connection carries these headers beside payload: Ethernet 14, IP 20, TCP
+# 20, and TCP's timestamps 12. A packet that the kernel has not cut yet (GSO) counts once, with one
+# set of headers.
 HEADER_BYTES = 66
-# What a port of the switch can hold back; beyond it packets are dropped, as in small switches.
+# A port of the switch can hold back this much. Packets beyond it are dropped, as in small switches.
 QUEUE_BYTES = 2 << 20
 MTU = 1500
-# Packets are cut into frames of the MTU late, but are handed over in pieces no larger than this: a bucket
-# has to hold a piece, and a full bucket lets its contents through at no cost.
+# The kernel cuts packets into frames of the MTU late. It hands them over in pieces no larger than
+# this. A token bucket has to hold a piece, and a full bucket lets its contents through at no cost.
 PIECE_BYTES = 16384
 
 
@@ -39,7 +41,7 @@ class HostsError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Counters:
-    """Of a host's interface, since it was made."""
+    """Counters of a host's interface since it was made."""
     sent_bytes: int
     sent_packets: int
     received_bytes: int
@@ -59,7 +61,7 @@ class Counters:
 
 @dataclasses.dataclass
 class Result:
-    """Of one host's command."""
+    """What came of one host's command."""
     host: int
     status: int  # negative: the signal that ended it
     output: str  # stdout and stderr
@@ -80,8 +82,8 @@ def _die_with_parent() -> None:
 
 
 class Hosts:
-    """`count` hosts with addresses 10.77.0.1 …, `rate` in bit/s each way, None for no limit. `prefix` names the
-    namespaces; two sets of hosts at the same time need two prefixes."""
+    """`count` hosts with addresses 10.77.0.1 and so on. `rate` is in bit/s each way; None means no
+    limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes."""
 
     def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc"):
         if not 1 <= count <= 200:
@@ -144,7 +146,7 @@ class Hosts:
                              "wait for it, or choose another prefix") from None
 
     def _remove(self) -> None:
-        """All namespaces of this prefix, with the processes in them."""
+        """Removes all namespaces of this prefix, with the processes in them."""
         for entry in json.loads(_command("ip", "-j", "netns", "list") or "[]"):
             name = entry["name"]
             kind = name.removeprefix(f"{self.prefix}-")
@@ -171,13 +173,14 @@ class Hosts:
             _command("ip", "-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
             for interface in ("lo", "eth0"):
                 _command("ip", "-n", name, "link", "set", interface, "up")
-            # Linux's default, whatever this machine uses: BBR mistakes waiting for a core for the network.
+            # Linux's default, whatever this machine uses. BBR takes waiting for a core for waiting
+            # for the network.
             _command("ip", "-n", name, "route", "replace", "10.77.0.0/24", "dev", "eth0",
                      "src", self.address(host), "congctl", "cubic")
             for namespace, device in self._devices(host):
                 _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(PIECE_BYTES))
             self._anchors.append(self.start(host, ["sleep", "infinity"], output=subprocess.DEVNULL))
-        # Ports learn and forward at once, but a device comes up asynchronously.
+        # Ports learn and forward at once, but a device comes up later.
         for host in range(self.count):
             self._wait_until_up(host)
         if self.rate is not None:
@@ -198,11 +201,12 @@ class Hosts:
     # Using.
 
     def set_rate(self, rate: float | None) -> None:
-        """Of all links, in bit/s; None takes the limit away. Also while commands run."""
+        """Sets the rate of all links, in bit/s; None takes the limit away. Works while commands run."""
         for host in range(self.count):
             for namespace, device in self._devices(host):
                 if rate is not None:
-                    # Half a millisecond: a timer that is late by more than that costs throughput.
+                    # Half a millisecond of data. A timer that is late by more than that costs
+                    # throughput.
                     burst = int(max(2 * PIECE_BYTES, rate / 8 * 0.0005))
                     _command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
                              "rate", f"{rate:.0f}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
@@ -211,15 +215,15 @@ class Hosts:
         self.rate = rate
 
     def start(self, host: int, command: list[str], env: dict[str, str] | None = None, output=None) -> subprocess.Popen:
-        """Starts a command on a host. It ends with this process at the latest."""
+        """Starts a command on a host. The command ends with this process at the latest."""
         return subprocess.Popen(["ip", "netns", "exec", self.name(host), *command],
                                 env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=output,
                                 stderr=output, preexec_fn=_die_with_parent)
 
     def run(self, command, env=lambda host: {}, timeout: float = 600.0, poll=None, interval: float = 0.01) -> list[Result]:
-        """Runs command(host) with env(host) on every host and returns what came of each. When one fails the others
-        have 10 s to notice. `poll(pids)` is called every `interval` seconds; when it returns true, it was enough, and
-        the commands are ended (status -9)."""
+        """Runs command(host) with env(host) on every host. Returns what came of each. When one
+        fails, the others have 10 s to notice. `poll(pids)` is called every `interval` seconds. When
+        it returns true, the commands are ended (status -9)."""
         deadline = time.monotonic() + timeout
         files = [tempfile.TemporaryFile(mode="w+") for _ in range(self.count)]
         processes = []
@@ -245,7 +249,7 @@ class Hosts:
         return results
 
     def counters(self, host: int) -> Counters:
-        """Cheap: a file is read, nothing is started."""
+        """Counters of a host now. Cheap: reads a file, starts nothing."""
         text = pathlib.Path(f"/proc/{self._anchors[host].pid}/net/dev").read_text(encoding="ascii")
         for line in text.splitlines():
             device, _, numbers = line.partition(":")
@@ -258,7 +262,7 @@ class Hosts:
         return [self.counters(host) for host in range(self.count)]
 
     def dropped_packets(self) -> int:
-        """By all the queues, since they were made; 0 where nothing is shaped."""
+        """Packets that all queues have dropped since they were made; 0 where nothing is limited."""
         total = 0
         for namespace in [f"{self.prefix}-switch"] + [self.name(host) for host in range(self.count)]:
             for queue in json.loads(_command("tc", "-n", namespace, "-j", "-s", "qdisc", "show")):
