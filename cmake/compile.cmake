@@ -72,6 +72,7 @@ if(DGC_BUILD_APPS)
   dgc_add_headers(dgc_command_headers <filesystem> <fmt/format.h> <functional> <memory> <optional>
                   <span> <string> <vector> <nlohmann/json.hpp> <CLI/CLI.hpp>)
 endif()
+option(DGC_UNITY "Compile files that include libtorch four at a time" ON)
 # A file that includes libtorch takes 25 s without it, and 4 s with it before its own first line:
 # small files share one compilation.
 if(DGC_WITH_TORCH)
@@ -80,4 +81,7 @@ if(DGC_WITH_TORCH)
 endif()
 function(dgc_use_torch_headers)
   dgc_use_headers(dgc_torch_headers ${ARGN})
+  if(DGC_UNITY)
+    set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  endif()
 endfunction()

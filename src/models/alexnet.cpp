@@ -7,7 +7,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr const char* kModel = "AlexNet";
+constexpr const char* kAlexNet = "AlexNet";
 
 nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t size, std::int64_t groups) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, size).padding(size / 2).groups(groups));
@@ -62,7 +62,7 @@ AlexNetImpl::AlexNetImpl(std::int64_t classes)
 }
 
 torch::Tensor AlexNetImpl::forward(torch::Tensor x) {
-  check_images(kModel, x, 3, 63);
+  check_images(kAlexNet, x, 3, 63);
   x = pool(normalise(conv1_(x).relu_()));
   x = pool(normalise(conv2_(x).relu_()));
   x = conv3_(x).relu_();
@@ -74,6 +74,6 @@ torch::Tensor AlexNetImpl::forward(torch::Tensor x) {
   return fc8_(x);
 }
 
-AlexNet make_alexnet(std::int64_t classes) { return AlexNet(checked_classes(kModel, classes)); }
+AlexNet make_alexnet(std::int64_t classes) { return AlexNet(checked_classes(kAlexNet, classes)); }
 
 }  // namespace dgc::models

@@ -12,7 +12,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr const char* kModel = "CIFAR ResNet";
+constexpr const char* kCifarResNet = "CIFAR ResNet";
 
 nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t stride = 1) {
   return nn::Conv2d(nn::Conv2dOptions(in, out, 3).stride(stride).padding(1).bias(false));
@@ -23,13 +23,13 @@ int blocks_of(int depth) {
   if (depth >= 8 && depth % 6 == 2) return (depth - 2) / 6;
   const int below = std::max(8, (depth - 2) / 6 * 6 + 2);
   const std::string near = depth < 8 ? "8" : fmt::format("{} or {}", below, below + 6);
-  throw Error(ErrorCode::invalid_argument, kModel, "depth",
+  throw Error(ErrorCode::invalid_argument, kCifarResNet, "depth",
               fmt::format("{} is not 6n+2, from 8 on", depth), fmt::format("take {}", near));
 }
 
 std::int64_t checked_channels(std::int64_t channels) {
   if (channels < 1)
-    throw Error(ErrorCode::invalid_argument, kModel, "channels",
+    throw Error(ErrorCode::invalid_argument, kCifarResNet, "channels",
                 fmt::format("{}, must be at least 1", channels));
   return channels;
 }
@@ -75,7 +75,7 @@ CifarResNetImpl::CifarResNetImpl(int depth, std::int64_t classes, std::int64_t c
       layer1_(make_stage(16, 16, 1, blocks_of(depth))),
       layer2_(make_stage(16, 32, 2, blocks_of(depth))),
       layer3_(make_stage(32, 64, 2, blocks_of(depth))),
-      fc_(64, checked_classes(kModel, classes)) {
+      fc_(64, checked_classes(kCifarResNet, classes)) {
   register_module("conv1", conv1_);
   register_module("bn1", bn1_);
   register_module("layer1", layer1_);
@@ -91,7 +91,7 @@ CifarResNetImpl::CifarResNetImpl(int depth, std::int64_t classes, std::int64_t c
 }
 
 torch::Tensor CifarResNetImpl::forward(torch::Tensor x) {
-  check_images(kModel, x, channels_, 4);
+  check_images(kCifarResNet, x, channels_, 4);
   x = bn1_(conv1_(x)).relu_();
   x = layer1_->forward(x);
   x = layer2_->forward(x);

@@ -5,9 +5,9 @@
 namespace dgc::models {
 namespace {
 
-constexpr const char* kModel = "CNN";
+constexpr const char* kCnn = "CNN";
 
-torch::nn::Conv2d convolution(std::int64_t in, std::int64_t out) {
+torch::nn::Conv2d same_convolution(std::int64_t in, std::int64_t out) {
   return torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1));
 }
 
@@ -27,9 +27,9 @@ torch::Tensor channels_last(const torch::Tensor& images) {
 }  // namespace
 
 CnnImpl::CnnImpl(std::int64_t classes)
-    : conv1_(convolution(1, 16)),
-      conv2_(convolution(16, 32)),
-      conv3_(convolution(32, 64)),
+    : conv1_(same_convolution(1, 16)),
+      conv2_(same_convolution(16, 32)),
+      conv3_(same_convolution(32, 64)),
       fc1_(64 * 7 * 7, 64),
       fc2_(64, classes) {
   register_module("conv1", conv1_);
@@ -40,7 +40,7 @@ CnnImpl::CnnImpl(std::int64_t classes)
 }
 
 torch::Tensor CnnImpl::forward(torch::Tensor x) {
-  check_images(kModel, x, 1, 28, 28);
+  check_images(kCnn, x, 1, 28, 28);
   // Pooling first: the maximum of what ReLU leaves is ReLU of the maximum, at a quarter of the
   // cost.
   x = torch::max_pool2d(convolve(conv1_, channels_last(x)), 2).relu_();
@@ -50,6 +50,6 @@ torch::Tensor CnnImpl::forward(torch::Tensor x) {
   return fc2_(x);
 }
 
-Cnn make_cnn(std::int64_t classes) { return Cnn(checked_classes(kModel, classes)); }
+Cnn make_cnn(std::int64_t classes) { return Cnn(checked_classes(kCnn, classes)); }
 
 }  // namespace dgc::models

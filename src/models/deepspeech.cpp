@@ -14,10 +14,10 @@ namespace {
 namespace nn = torch::nn;
 using Lengths = std::vector<std::int64_t>;
 
-constexpr const char* kModel = "Deep Speech";
+constexpr const char* kDeepSpeech = "Deep Speech";
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& subject, const std::string& problem) {
-  throw Error(code, kModel, subject, problem);
+  throw Error(code, kDeepSpeech, subject, problem);
 }
 
 const DeepSpeechOptions& checked(const DeepSpeechOptions& options) {

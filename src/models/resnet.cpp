@@ -7,7 +7,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr const char* kModel = "ResNet-50";
+constexpr const char* kResNet50 = "ResNet-50";
 constexpr std::int64_t kExpansion = 4;  // channels out of a block over its width
 
 nn::Conv2d convolution(std::int64_t in, std::int64_t out, std::int64_t size,
@@ -76,7 +76,7 @@ nn::Sequential ResNet50Impl::make_stage(std::int64_t width, int blocks, std::int
 }
 
 torch::Tensor ResNet50Impl::forward(torch::Tensor x) {
-  check_images(kModel, x, 3, 32);
+  check_images(kResNet50, x, 3, 32);
   x = bn1_(conv1_(x)).relu_();
   x = torch::max_pool2d(x, 3, 2, 1);
   x = layer1_->forward(x);
@@ -86,6 +86,8 @@ torch::Tensor ResNet50Impl::forward(torch::Tensor x) {
   return fc_(x.mean({2, 3}));
 }
 
-ResNet50 make_resnet50(std::int64_t classes) { return ResNet50(checked_classes(kModel, classes)); }
+ResNet50 make_resnet50(std::int64_t classes) {
+  return ResNet50(checked_classes(kResNet50, classes));
+}
 
 }  // namespace dgc::models

@@ -7,7 +7,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr const char* kModel = "VGG-16";
+constexpr const char* kVgg = "VGG-16";
 
 /// Configuration D: stages of 3x3 convolutions, each followed by a pooling.
 nn::Sequential make_features() {
@@ -56,13 +56,13 @@ VggImpl::VggImpl(std::int64_t classes)
 }
 
 torch::Tensor VggImpl::forward(torch::Tensor x) {
-  check_images(kModel, x, 3, 32);
+  check_images(kVgg, x, 3, 32);
   x = torch::adaptive_avg_pool2d(features_->forward(x), {7, 7}).flatten(1);
   x = dropout_(fc6_(x).relu_());
   x = dropout_(fc7_(x).relu_());
   return fc8_(x);
 }
 
-Vgg make_vgg16(std::int64_t classes) { return Vgg(checked_classes(kModel, classes)); }
+Vgg make_vgg16(std::int64_t classes) { return Vgg(checked_classes(kVgg, classes)); }
 
 }  // namespace dgc::models
