@@ -4,8 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/names.h"
+#include "checkpoint/inventory.h"
 #include "dgc/error.h"
 #include "inspect.h"
 #include "process/terminal.h"

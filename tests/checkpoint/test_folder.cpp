@@ -1,7 +1,7 @@
 // Checkpoints of whole runs: on shared and own disks, and with other numbers of ranks.
 #include <thread>
 
-#include "checkpoint/names.h"
+#include "checkpoint/format.h"
 #include "dgc/collectives.h"
 #include "support/checkpoints.h"
 
