@@ -8,7 +8,7 @@ pkg_check_modules(DGC_XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 if(DGC_WITH_GLOO)
   find_package(Gloo REQUIRED)
 endif()
-if(DGC_WITH_TORCH)
+if(DGC_WITH_TORCH AND NOT TARGET dgc_libtorch)
   # Not find_package(Torch): Debian's wants parts of Caffe2 that no package has, and links more than
   # is used.
   find_library(DGC_TORCH_CPU_LIBRARY torch_cpu REQUIRED)

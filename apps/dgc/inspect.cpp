@@ -132,13 +132,17 @@ void add_inspect(CLI::App& app) {
   auto* command =
       app.add_subcommand("inspect", "Show what is in a message, a state file or a checkpoint");
   command->footer(
-      "Files are validated completely, checksums included. Of a folder that has checkpoints all\n"
-      "are listed, the newest first, with what is wrong with each.\n\nExample:\n"
-      "  dgc inspect message.dgc\n  dgc inspect state.dgc --json\n  dgc inspect checkpoints\n"
-      "  dgc inspect checkpoints/step-000000001200");
+      "Every file is checked completely, checksums included. For a folder of checkpoints, all of\n"
+      "them are listed, the newest first, with what is wrong with each. For a single file or\n"
+      "checkpoint, damage is an error (exit code 1).\n\nExamples:\n"
+      "  dgc inspect message.dgc\n  dgc inspect state.dgc --json\n"
+      "  dgc inspect runs/1/dgc/checkpoints\n"
+      "  dgc inspect runs/1/dgc/checkpoints/step-000000001200");
   auto path = std::make_shared<std::string>();
   auto as_json = std::make_shared<bool>(false);
-  command->add_option("FILE", *path, "A message, a state file, a checkpoint or a folder of those")
+  command
+      ->add_option("FILE", *path,
+                   "A message, a state file, a checkpoint, or a folder of checkpoints")
       ->required();
   command->add_flag("--json", *as_json, "Print JSON");
   command->callback([path, as_json] { run(*path, *as_json); });

@@ -1,11 +1,11 @@
-// dgc inspect DIR: a checkpoint, or a folder of them.
+// dgc inspect DIR: shows a checkpoint, or lists a folder of checkpoints. Every file is read and
+// compared with its checksum.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/names.h"
+#include "checkpoint/inventory.h"
 #include "dgc/error.h"
 #include "inspect.h"
 #include "process/terminal.h"
@@ -26,6 +26,11 @@ std::uint64_t bytes_here(const Description& description) {
   return bytes;
 }
 
+std::string count_of_workers(int workers) {
+  return fmt::format("{} worker{}", workers, workers == 1 ? "" : "s");
+}
+
+/// Ranks whose files are on this disk.
 std::string ranks_text(const checkpoint::Manifest& manifest) {
   if (manifest.ranks_here.size() == static_cast<std::size_t>(manifest.workers)) return "all";
   return fmt::format("{}", fmt::join(manifest.ranks_here, ","));
@@ -67,22 +72,24 @@ void show_one(const std::filesystem::path& directory, bool as_json) {
     const Error& error = *description.damage;
     throw Error(error.code(), "inspect", error.subject(),
                 fmt::format("{} [{}]", error.problem(), error_name(error.code())),
-                "go back to an earlier checkpoint");
+                "this checkpoint cannot be resumed from; use an earlier one, which dgc inspect of "
+                "the folder above lists");
   }
   if (as_json) {
     fmt::print("{}\n", text_of(json_of(description)));
     return;
   }
   const checkpoint::Manifest& manifest = description.manifest;
-  std::vector<std::vector<std::string>> rows = {{"file", "bytes", "xxh64", "state"}};
+  std::vector<std::vector<std::string>> rows = {{"file", "bytes", "xxh64", "check"}};
   for (const Description::File& file : description.files) {
     rows.push_back({file.entry.name, grouped(file.entry.size),
                     fmt::format("{:016x}", file.entry.checksum),
-                    file.elsewhere ? "on another disk" : "whole"});
+                    file.elsewhere ? "on another disk" : "ok"});
   }
-  fmt::print("checkpoint of step {} by {} workers, dgc {}: {} bytes here, of ranks: {}\n",
-             manifest.step, manifest.workers, manifest.version, grouped(bytes_here(description)),
-             ranks_text(manifest));
+  fmt::print("checkpoint of step {}, written by {} with dgc {}\n", manifest.step,
+             count_of_workers(manifest.workers), manifest.version);
+  fmt::print("on this disk: {} bytes, with the states of ranks: {}\n",
+             grouped(bytes_here(description)), ranks_text(manifest));
   if (!manifest.user.empty()) fmt::print("user: {}\n", manifest.user);
   fmt::print("\n{}", process::table(rows));
 }
@@ -90,7 +97,7 @@ void show_one(const std::filesystem::path& directory, bool as_json) {
 void show_all(const std::vector<std::filesystem::path>& directories, bool as_json) {
   json all = json::array();
   std::vector<std::vector<std::string>> rows = {
-      {"checkpoint", "step", "workers", "ranks here", "bytes", "state"}};
+      {"checkpoint", "step", "workers", "ranks here", "bytes", "check"}};
   for (const auto& directory : directories) {
     const Description description = checkpoint::describe(directory);
     const checkpoint::Manifest& manifest = description.manifest;
@@ -102,15 +109,15 @@ void show_all(const std::vector<std::filesystem::path>& directories, bool as_jso
         description.damage
             ? std::filesystem::path(description.damage->subject()).filename().string()
             : "";
-    const std::string state = description.damage
+    const std::string check = description.damage
                                   ? fmt::format("{}: {}", file, description.damage->problem())
-                              : leftover ? "whole; left by an interrupted save"
-                                         : "whole";
+                              : leftover ? "ok; left by an interrupted save"
+                                         : "ok";
     const bool readable = manifest.workers > 0;
     rows.push_back({directory.filename().string(), readable ? std::to_string(manifest.step) : "",
                     readable ? std::to_string(manifest.workers) : "",
                     readable ? ranks_text(manifest) : "",
-                    readable ? grouped(bytes_here(description)) : "", state});
+                    readable ? grouped(bytes_here(description)) : "", check});
   }
   fmt::print("{}", as_json ? text_of(all) + "\n" : process::table(rows));
 }
@@ -127,8 +134,8 @@ void show_checkpoints(const std::filesystem::path& directory, bool as_json) {
   const auto directories = checkpoint::list(path);
   if (directories.empty()) {
     throw Error(ErrorCode::io, "inspect", path.string(), "holds no checkpoint",
-                "give a directory step-..., or the folder that has them; of a run of dgc train: "
-                "RUN/MODE/checkpoints");
+                "give a directory step-..., or the folder that contains them; a run of dgc train "
+                "has them in RUN/MODE/checkpoints");
   }
   show_all(directories, as_json);
 }

@@ -1,15 +1,16 @@
+// Every change that must survive a power failure is flushed, names too: a rename that is on disk
+// before the file it names would leave an empty checkpoint.
 #include "checkpoint/disk.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <system_error>
 
 #include "base/file.h"
-#include "checkpoint/names.h"
 #include "dgc/error.h"
 
 namespace dgc::checkpoint {
@@ -29,23 +30,6 @@ void create_file(const fs::path& path) {
                 "cannot create: " + std::generic_category().message(errno));
   }
   ::close(descriptor);
-}
-
-FileEntry measure(std::string name, std::span<const std::byte> bytes) {
-  return {std::move(name), bytes.size(), XXH64(bytes.data(), bytes.size(), 0)};
-}
-
-void check_bytes(std::span<const std::byte> bytes, const FileEntry& entry,
-                 const std::string& subject, const std::string& hint) {
-  if (bytes.size() != entry.size) {
-    throw Error(bytes.size() < entry.size ? ErrorCode::truncated : ErrorCode::trailing_bytes,
-                "read checkpoint", subject,
-                fmt::format("has {} bytes, its manifest says {}", bytes.size(), entry.size), hint);
-  }
-  if (XXH64(bytes.data(), bytes.size(), 0) != entry.checksum) {
-    throw Error(ErrorCode::checksum_mismatch, "read checkpoint", subject,
-                "is damaged: it does not have the checksum in its manifest", hint);
-  }
 }
 
 Manifest read_manifest(const fs::path& directory) {
@@ -93,6 +77,33 @@ void remove_gone(const fs::path& directory) noexcept {
   if (name && name->stage == Stage::gone && fs::is_directory(directory, ignored)) {
     fs::remove_all(directory, ignored);
   }
+}
+
+MemoryFile::MemoryFile(std::size_t size) : size_(size) {
+  const auto fail = [&] {
+    const int cause = errno;
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw Error(ErrorCode::io, "open checkpoint", fmt::format("{} bytes", size),
+                "cannot hold a file in memory: " + std::generic_category().message(cause));
+  };
+  descriptor_ = ::memfd_create("dgc-checkpoint", MFD_CLOEXEC);
+  if (descriptor_ < 0) fail();
+  if (size == 0) return;
+  // Reserved now: without memory this fails, where writing to the mapping would kill the process.
+  errno = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(size));
+  if (errno != 0) fail();
+  void* const mapping = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
+  if (mapping == MAP_FAILED) fail();
+  data_ = static_cast<std::byte*>(mapping);
+}
+
+MemoryFile::~MemoryFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+  ::close(descriptor_);
+}
+
+std::filesystem::path MemoryFile::path() const {
+  return fmt::format("/proc/self/fd/{}", descriptor_);
 }
 
 }  // namespace dgc::checkpoint

@@ -1,28 +1,19 @@
-// What one rank does to files and directories. Everything throws Error(io) unless it says
-// otherwise.
+// What one rank does to files and directories. All of it throws Error(io) unless it says otherwise.
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
 #include <span>
 
-#include "checkpoint/manifest.h"
+#include "checkpoint/format.h"
 
 namespace dgc::checkpoint {
 
 /// Writes a file and flushes it to disk.
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
-/// An empty file that was not there before; whether it outlives a power failure does not matter.
+/// An empty file that did not exist before. It need not survive a power failure.
 void create_file(const std::filesystem::path& path);
-
-/// Size and checksum of bytes that are, or will be, a file called `name`.
-FileEntry measure(std::string name, std::span<const std::byte> bytes);
-
-/// Throws Error naming `subject` unless the bytes are those of the entry: truncated,
-/// trailing_bytes, checksum_mismatch.
-void check_bytes(std::span<const std::byte> bytes, const FileEntry& entry,
-                 const std::string& subject, const std::string& hint = {});
 
 /// The manifest of a checkpoint's directory. Throws also as parse_manifest does, and
 /// state_mismatch if it is that of another step than the directory's name says.
@@ -31,14 +22,33 @@ Manifest read_manifest(const std::filesystem::path& directory);
 /// Flushes the names in a directory to disk, where the file system can do that.
 void sync_directory(const std::filesystem::path& directory) noexcept;
 
-/// Renames within one directory, and flushes that.
+/// Renames within one directory, and flushes that directory.
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Removes the directory of a step, of any stage, if there is one: it gets the name of stage gone
-/// first, so that nobody takes half of it for a checkpoint. Links are not followed.
+/// Removes the directory of a step, of any stage, if it exists: it is renamed to stage gone first,
+/// so that nobody takes half of it for a checkpoint. Links are not followed.
 void discard(const std::filesystem::path& directory);
 
-/// Removes what discard() left when it was interrupted. Ignores failures.
+/// Removes what an interrupted discard() left. Ignores failures.
 void remove_gone(const std::filesystem::path& directory) noexcept;
+
+/// A file in memory that can also be opened by its path. It has no name on any disk, so nothing is
+/// left of it even if the process is killed.
+class MemoryFile {
+ public:
+  /// All zeros. Throws Error(io), also when there is not enough memory.
+  explicit MemoryFile(std::size_t size);
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::span<std::byte> bytes() const noexcept { return {data_, size_}; }
+  std::filesystem::path path() const;
+
+ private:
+  int descriptor_ = -1;
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 }  // namespace dgc::checkpoint

@@ -1,7 +1,13 @@
-// model.pt has what somebody needs who only wants the model (a dictionary that Python's torch.load
-// reads), optimizer.pt the rest that is not u and v: momentum of weight decay, fp32 masters,
-// learning rates, and random state, buffers and what else each rank has of its own. u and v are in
-// the files of the ranks.
+// Checkpoints of dgc::Sgd. src/checkpoint writes and finds the files; here is what goes into them.
+//
+//   model.pt       parameters and buffers, for those who want the model alone: a dictionary that
+//                  Python's torch.load reads
+//   optimizer.pt   what else is not u and v: momentum of weight decay, fp32 masters, learning
+//                  rates, and of each rank its random state, buffers and the caller's tensor
+//   rank files     u and v
+//
+// Both .pt files are the same on all ranks, so that one rank of each disk writes them; what is a
+// rank's own is gathered first. A load collects and checks everything before it changes anything.
 #include "dgc/checkpoint.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -10,7 +16,8 @@
 
 #include <cstring>
 
-#include "checkpoint/folder.h"
+#include "checkpoint/load.h"
+#include "checkpoint/save.h"
 #include "dgc/collectives.h"
 #include "torch/sgd_impl.h"
 
@@ -41,7 +48,8 @@ Dictionary unpickled(std::span<const std::byte> bytes, const std::string& subjec
   }
 }
 
-torch::Tensor saved(const torch::Tensor& tensor) {
+/// A contiguous copy: a view would be pickled with all of its storage.
+torch::Tensor snapshot(const torch::Tensor& tensor) {
   return tensor.detach().clone(torch::MemoryFormat::Contiguous);
 }
 
@@ -61,8 +69,9 @@ void set_random_state(const torch::Tensor& state) {
 void add_private_parts(Sgd::Impl& optimizer, const torch::Tensor& given, Dictionary& all) {
   Dictionary mine;
   mine.insert("random", random_state());
-  if (given.defined()) mine.insert(kGiven, saved(given));
-  for (const auto& [name, buffer] : optimizer.buffers) mine.insert("buffer/" + name, saved(buffer));
+  if (given.defined()) mine.insert(kGiven, snapshot(given));
+  for (const auto& [name, buffer] : optimizer.buffers)
+    mine.insert("buffer/" + name, snapshot(buffer));
   const std::vector<char> bytes = pickled(mine);
   const auto gathered = all_gather(optimizer.group, std::as_bytes(std::span(bytes)));
   for (std::size_t r = 0; r < gathered.size(); ++r) {
@@ -81,7 +90,7 @@ std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my,
   for (sgd::Parameter& parameter : my.parameters) {
     // A master may be older than what was written by hand.
     if (parameter.master.defined()) parameter.values();
-    model.insert(parameter.name, saved(parameter.tensor));
+    model.insert(parameter.name, snapshot(parameter.tensor));
     for (const std::string& alias : parameter.aliases)
       model.insert(alias, model.at(parameter.name));
     if (parameter.master.defined()) rest.insert("master/" + parameter.name, parameter.master);
@@ -101,16 +110,16 @@ std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my,
   return std::pair(pickled(model), pickled(rest));
 }
 
-/// Parts of an opened checkpoint, looked up by name.
-class Parts {
+/// The tensors of a shared file, looked up by name.
+class SavedTensors {
  public:
-  Parts(const checkpoint::Checkpoint& checkpoint, const char* file)
+  SavedTensors(const checkpoint::Checkpoint& checkpoint, const char* file)
       : subject_((checkpoint.path() / file).string()),
-        parts_(unpickled(checkpoint.shared(file), subject_)) {}
+        tensors_(unpickled(checkpoint.shared(file), subject_)) {}
 
-  bool has(const std::string& name) const { return parts_.contains(name); }
+  bool has(const std::string& name) const { return tensors_.contains(name); }
   torch::Tensor get(const std::string& name) const {
-    return has(name) ? parts_.find(name)->value() : torch::Tensor();
+    return has(name) ? tensors_.find(name)->value() : torch::Tensor();
   }
 
   /// Throws Error unless it is there, with this shape and type.
@@ -119,26 +128,23 @@ class Parts {
       throw Error(ErrorCode::state_mismatch, "load", subject_, fmt::format("has no '{}'", name),
                   "it was written by another model; nothing was loaded");
     }
-    const torch::Tensor& part = parts_.find(name)->value();
-    if (part.sizes() != like.sizes() || part.scalar_type() != like.scalar_type()) {
+    const torch::Tensor& found = tensors_.find(name)->value();
+    if (found.sizes() != like.sizes() || found.scalar_type() != like.scalar_type()) {
       const auto text = [](const torch::Tensor& tensor) {
         return fmt::format("{} {}", TensorSpec{"", tensor.sizes().vec()}.shape_text(),
                            torch::toString(tensor.scalar_type()));
       };
       throw Error(ErrorCode::shape_mismatch, "load", subject_,
-                  fmt::format("'{}' is {} there and {} here", name, text(part), text(like)),
+                  fmt::format("'{}' is {} there and {} here", name, text(found), text(like)),
                   "it was written by another model; nothing was loaded");
     }
-    return part;
+    return found;
   }
 
  private:
   std::string subject_;
-  Dictionary parts_;
+  Dictionary tensors_;
 };
-
-/// Tensors of ours and what they become, to be copied when everything is known to be there.
-using Assignments = std::vector<std::pair<torch::Tensor, torch::Tensor>>;
 
 /// What goes wrong with this rank alone is told to the others, who would wait for it.
 template <typename Work>
@@ -149,6 +155,67 @@ auto telling_others(Group& group, const Work& work) {
     group.fail(as_error(error));
     throw;
   }
+}
+
+/// Everything that a load changes but u and v, found and checked.
+struct Loaded {
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> assignments;  ///< ours, and its new values
+  std::vector<std::vector<float>> decay;
+  torch::Tensor rates;
+  torch::Tensor loss_scale;
+  torch::Tensor random;
+  torch::Tensor given;
+};
+
+Loaded read_tensors(Sgd::Impl& my, const SavedTensors& model, const SavedTensors& rest,
+                    int workers) {
+  Loaded loaded;
+  for (const sgd::Parameter& parameter : my.parameters) {
+    loaded.assignments.emplace_back(parameter.tensor, model.at(parameter.name, parameter.tensor));
+    if (parameter.master.defined()) {
+      const std::string name = "master/" + parameter.name;
+      loaded.assignments.emplace_back(parameter.master, rest.at(name, parameter.master));
+    }
+  }
+  // With another number of workers, new ranks begin with what an old one had, but with random
+  // numbers of their own.
+  const int old_rank = my.group.rank() % workers;
+  for (const auto& [name, buffer] : my.buffers) {
+    loaded.assignments.emplace_back(
+        buffer, rest.at(fmt::format("rank/{}/buffer/{}", old_rank, name), buffer));
+  }
+  loaded.rates = rest.at(
+      "lr", torch::empty({static_cast<std::int64_t>(my.param_groups.size())}, torch::kDouble));
+  loaded.loss_scale = rest.at("loss_scale", torch::tensor(0.0, torch::kDouble));
+  loaded.decay.resize(my.decay.size());
+  for (std::size_t t = 0; t < my.decay.size(); ++t) {
+    const sgd::Parameter& parameter = my.parameter(t);
+    if (!rest.has("decay/" + parameter.name)) continue;
+    const torch::Tensor& values =
+        rest.at("decay/" + parameter.name, torch::empty(parameter.tensor.sizes(), torch::kFloat));
+    loaded.decay[t].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
+  }
+  if (my.group.size() == workers) {
+    loaded.given = rest.get(fmt::format("rank/{}/{}", old_rank, kGiven));
+  }
+  const torch::Tensor& random = rest.at(fmt::format("rank/{}/random", old_rank), random_state());
+  if (my.group.rank() < workers) loaded.random = random;
+  return loaded;
+}
+
+/// Cannot fail.
+void apply(Sgd::Impl& my, Loaded loaded) {
+  for (auto& [ours, theirs] : loaded.assignments) ours.copy_(theirs);
+  // Tensor and master belong together; else the master would be taken from the rounded values.
+  for (sgd::Parameter& parameter : my.parameters) parameter.version = parameter.tensor._version();
+  my.decay = std::move(loaded.decay);
+  for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
+    my.param_groups[g].options().set_lr(loaded.rates[static_cast<std::int64_t>(g)].item<double>());
+  }
+  my.pipeline->loss_scale = loaded.loss_scale.item<double>();
+  if (loaded.random.defined()) set_random_state(loaded.random);
+  my.stats = {};
+  my.pipeline->reset();
 }
 
 }  // namespace
@@ -181,56 +248,18 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
   if (!found) return {};
 
   // Files were found whole: if they cannot be read now, that is this rank's trouble alone.
-  const auto [model, rest] = telling_others(
-      my.group, [&] { return std::pair(Parts(*found, kModel), Parts(*found, kOptimizer)); });
-  Assignments assignments;
-  for (const sgd::Parameter& parameter : my.parameters) {
-    assignments.emplace_back(parameter.tensor, model.at(parameter.name, parameter.tensor));
-    if (parameter.master.defined()) {
-      const std::string name = "master/" + parameter.name;
-      assignments.emplace_back(parameter.master, rest.at(name, parameter.master));
-    }
-  }
-  // With other numbers of workers, new ranks begin with what an old one had, but with random
-  // numbers of their own.
-  const int old_rank = my.group.rank() % found->workers();
-  for (const auto& [name, buffer] : my.buffers) {
-    assignments.emplace_back(buffer,
-                             rest.at(fmt::format("rank/{}/buffer/{}", old_rank, name), buffer));
-  }
-  const torch::Tensor rates = rest.at(
-      "lr", torch::empty({static_cast<std::int64_t>(my.param_groups.size())}, torch::kDouble));
-  const torch::Tensor scale = rest.at("loss_scale", torch::tensor(0.0, torch::kDouble));
-  std::vector<std::vector<float>> decay(my.decay.size());
-  for (std::size_t t = 0; t < decay.size(); ++t) {
-    const sgd::Parameter& parameter = my.parameter(t);
-    if (!rest.has("decay/" + parameter.name)) continue;
-    const torch::Tensor& values =
-        rest.at("decay/" + parameter.name, torch::empty(parameter.tensor.sizes(), torch::kFloat));
-    decay[t].assign(values.data_ptr<float>(), values.data_ptr<float>() + values.numel());
-  }
-  const bool as_many = my.group.size() == found->workers();
-  const torch::Tensor given =
-      as_many ? rest.get(fmt::format("rank/{}/{}", old_rank, kGiven)) : torch::Tensor();
-  const torch::Tensor random = rest.at(fmt::format("rank/{}/random", old_rank), random_state());
+  const auto [model, rest] = telling_others(my.group, [&] {
+    return std::pair(SavedTensors(*found, kModel), SavedTensors(*found, kOptimizer));
+  });
+  Loaded loaded = read_tensors(my, model, rest, found->workers());
+  CheckpointInfo info{.step = found->step(),
+                      .user = found->user(),
+                      .workers = found->workers(),
+                      .path = found->path(),
+                      .mine = loaded.given};
   found->load_state(*my.state);  // the last thing that can fail
-
-  for (auto& [ours, theirs] : assignments) ours.copy_(theirs);
-  // Tensor and master belong together; else the master would be taken from the rounded values.
-  for (sgd::Parameter& parameter : my.parameters) parameter.version = parameter.tensor._version();
-  my.decay = std::move(decay);
-  for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
-    my.param_groups[g].options().set_lr(rates[static_cast<std::int64_t>(g)].item<double>());
-  }
-  my.pipeline->loss_scale = scale.item<double>();
-  if (my.group.rank() < found->workers()) set_random_state(random);
-  my.stats = {};
-  my.pipeline->reset();
-  return CheckpointInfo{.step = found->step(),
-                        .user = found->user(),
-                        .workers = found->workers(),
-                        .path = found->path(),
-                        .mine = given};
+  apply(my, std::move(loaded));
+  return info;
 }
 
 }  // namespace dgc

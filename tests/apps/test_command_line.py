@@ -89,7 +89,7 @@ class CommandLine(unittest.TestCase):
         newest = folder / "step-000000000020"
         for path in (str(newest), str(newest) + "/"):
             text = self.succeeds("inspect", path)
-            self.assertIn("checkpoint of step 20 by 1 workers", text)
+            self.assertIn("checkpoint of step 20, written by 1 worker with dgc", text)
             self.assertIn("user: epoch 2", text)
         info = json.loads(self.succeeds("inspect", str(newest), "--json"))
         self.assertEqual([f["name"] for f in info["files"]], ["model.pt", "rank-00000.state"])

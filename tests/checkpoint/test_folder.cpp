@@ -1,7 +1,7 @@
 // Checkpoints of whole runs: on shared and own disks, and with other numbers of ranks.
 #include <thread>
 
-#include "checkpoint/names.h"
+#include "checkpoint/format.h"
 #include "dgc/collectives.h"
 #include "support/checkpoints.h"
 
@@ -35,6 +35,57 @@ TEST_F(CheckpointFolder, RoundTripIsExactOnAllDisks) {
       for (int rank = 0; rank < ranks; ++rank) fs::remove_all(folder(disks, rank));
     }
   }
+}
+
+TEST_F(CheckpointFolder, TheFormatOfTheFirstVersionIsReadAndWritten) {
+  // Written by dgc 0.1.0 on two ranks.
+  const fs::path golden = fs::path(DGC_GOLDEN_DIR) / "checkpoint";
+  const auto state_of = [](int rank) {
+    State state({TensorSpec::of("w", {3, 4}), TensorSpec::of("b", {5})},
+                static_cast<std::uint32_t>(rank), 2);
+    for (std::size_t t = 0; t < 2; ++t) {
+      for (std::size_t i = 0; i < state.residual(t).size(); ++i) {
+        const auto place = static_cast<float>(i);
+        const auto one = static_cast<float>(rank + 1);
+        state.velocity(t)[i] = one + 0.25f * place;
+        state.residual(t)[i] = -one - 0.5f * place;
+      }
+    }
+    state.set_step(1200);
+    return state;
+  };
+  const std::string model = "parameters";
+  const auto errors = run_ranks(2, kTimeout, [&](Group& group) {
+    const State expected = state_of(group.rank());
+    const auto found = checkpoint::open(group, golden);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->step(), 1200u);
+    EXPECT_EQ(found->user(), "epoch 3");
+    EXPECT_EQ(found->workers(), 2);
+    EXPECT_EQ(test::text_of(found->shared("model.pt")), model);
+    State state(expected.tensors(), static_cast<std::uint32_t>(group.rank()), 2);
+    found->load_state(state);
+    EXPECT_TRUE(test::same_state(state, expected));
+    checkpoint::save(group, root_ / "all",
+                     {.step = 1200,
+                      .user = "epoch 3",
+                      .shared = {{"model.pt", std::as_bytes(std::span(model))}},
+                      .state = &expected},
+                     1);
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+  // The same bytes again, but for the version in the manifest.
+  const fs::path before = golden / "step-000000001200";
+  const fs::path after = root_ / "all" / "step-000000001200";
+  ASSERT_EQ(names_in(after), names_in(before));
+  for (const std::string& name : names_in(before)) {
+    if (name != checkpoint::kManifestName) {
+      EXPECT_EQ(read(after / name), read(before / name)) << name;
+    }
+  }
+  checkpoint::Manifest manifest = checkpoint::describe(after).manifest;
+  manifest.version = checkpoint::describe(before).manifest.version;
+  EXPECT_EQ(manifest.text(), read(before / "manifest.json"));
 }
 
 TEST_F(CheckpointFolder, SharedFilesAreWrittenOncePerDisk) {

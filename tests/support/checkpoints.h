@@ -10,7 +10,9 @@
 #include <mutex>
 #include <set>
 
-#include "checkpoint/folder.h"
+#include "checkpoint/inventory.h"
+#include "checkpoint/load.h"
+#include "checkpoint/save.h"
 #include "support/helpers.h"
 #include "support/ranks.h"
 

@@ -1,5 +1,5 @@
 // Training that goes on from a checkpoint as if nothing had happened. The files themselves are
-// tested in test_checkpoint_*.cpp.
+// tested in tests/checkpoint.
 #include <fstream>
 #include <numeric>
 

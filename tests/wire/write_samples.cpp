@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "checkpoint/folder.h"
+#include "checkpoint/save.h"
 #include "support/samples.h"
 
 namespace fs = std::filesystem;
