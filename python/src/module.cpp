@@ -164,6 +164,7 @@ void bind_schedule(py::module_& m) {
       .def(py::init<double>(), "ratio"_a = 0.001)
       .def_static("stages", &Schedule::stages, "ratios"_a, "steps_each"_a, "final_ratio"_a)
       .def_static("paper", &Schedule::paper, "warmup_steps"_a)
+      .def_static("paper_stages", &Schedule::paper_stages, "final_ratio"_a = 0.001)
       .def_static("exponential", &Schedule::exponential, "first"_a, "final_ratio"_a, "steps"_a)
       .def_static("parse", &Schedule::parse, "text"_a, "steps_per_epoch"_a = 0)
       .def("ratio_at", &Schedule::ratio_at, "step"_a)
