@@ -42,8 +42,9 @@ struct Traffic {
 /// peers, and its collectives do nothing.
 ///
 /// Errors: peer_lost and timeout name the suspected peer; peer_failed carries the cause that
-/// another rank gave to fail(). After any of them the group is dead: every later call throws the
-/// first error again, and a new group has to be made. No call blocks longer than timeout().
+/// another rank gave to fail(). After any of them the group is dead: every later call throws an
+/// Error with the first one's code and cause, which says that the group ended earlier, and a new
+/// group has to be made. No call blocks longer than timeout().
 class Group {
  public:
   virtual ~Group() = default;

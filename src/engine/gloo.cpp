@@ -33,6 +33,7 @@
 
 #include "compiled.h"
 #include "dgc/engines.h"
+#include "engine/ended.h"
 
 namespace dgc {
 namespace {
@@ -214,7 +215,7 @@ class GlooGroup final : public Group {
   std::string host() const override { return host_; }
 
   bool native_all_reduce(std::span<float> values) override {
-    if (failure()) throw Error(*failure());
+    if (failure()) throw ended_earlier(*failure());
     if (size() == 1 || values.empty()) return true;
     const NoSigpipe guard;
     gloo::AllreduceOptions options(mesh_);
