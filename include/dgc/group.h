@@ -69,10 +69,6 @@ class Group {
   /// oneself.
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives);
 
-  /// The engine's own dense sum, to compare with: in an order of its choosing, and not counted by
-  /// traffic(). False, and nothing done, where the engine has none. Throws as exchange() does.
-  virtual bool native_all_reduce(std::span<float>) { return false; }
-
   /// Ends the group and tells the others why, as far as they can be reached.
   void fail(const Error& cause) noexcept;
   /// What ended the group, if anything did.

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "compiled.h"
 #include "dgc/engines.h"
+#include "engine/compiled.h"
 
 namespace dgc {
 namespace {
