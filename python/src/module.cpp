@@ -152,11 +152,8 @@ void translate_errors(py::module_& m) {
 [[noreturn]] void fail(const std::string& code, const std::string& operation,
                        const std::string& subject, const std::string& problem,
                        const std::string& hint) {
-  ErrorCode known = ErrorCode::internal;
-  for (int number = 0; number < 400; ++number) {
-    if (error_name(static_cast<ErrorCode>(number)) == code) known = static_cast<ErrorCode>(number);
-  }
-  throw Error(known, operation, subject, problem, hint);
+  throw Error(error_code_named(code).value_or(ErrorCode::internal), operation, subject, problem,
+              hint);
 }
 
 void bind_schedule(py::module_& m) {

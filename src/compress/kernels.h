@@ -97,7 +97,4 @@ std::size_t vector_kernels(TargetKernels* out, std::size_t capacity) noexcept;
 /// The table in use; see active_target() in dgc/target.h. Throws Error(unsupported_target).
 const Kernels& active_kernels();
 
-/// Table by name for tests and fuzzers, or null.
-const Kernels* find_kernels(const char* name) noexcept;
-
 }  // namespace dgc::compress
