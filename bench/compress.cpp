@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "bench/bench.h"
+#include "compress/update.h"
 #include "dgc/compressor.h"
 #include "dgc/error.h"
 #include "dgc/target.h"
@@ -173,18 +174,8 @@ void verify(Fixture& fixture, const Compressor& compressor, std::span<const std:
     std::vector<float> u(fixture.saved_u(t).begin(), fixture.saved_u(t).end());
     std::vector<float> v(fixture.saved_v(t).begin(), fixture.saved_v(t).end());
     const float scale = 1.0f / static_cast<float>(state.workers());
-    for (std::size_t i = 0; i < n; ++i) {
-      const float g = fixture.gradients()[t].values[i] * scale;
-      if (options.momentum == 0.0f) {
-        v[i] = v[i] + g;
-      } else if (options.nesterov) {
-        u[i] = options.momentum * (u[i] + g);
-        v[i] = (v[i] + u[i]) + g;
-      } else {
-        u[i] = options.momentum * u[i] + g;
-        v[i] = v[i] + u[i];
-      }
-    }
+    compress::accumulate(compress::rule_of(options.momentum, options.nesterov),
+                         fixture.gradients()[t].values, u, v, scale, options.momentum);
     const std::size_t k =
         entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), n);
     std::vector<std::uint32_t> order(n);

@@ -12,6 +12,7 @@
 #include "bench/bench.h"
 #include "dgc/collectives.h"
 #include "dgc/exchange.h"
+#include "engine/native.h"
 #include "exchange/layout.h"
 #include "process/terminal.h"
 
@@ -276,7 +277,7 @@ nlohmann::json measure_plain(Group& group, const Options& options, const std::st
     if (algorithm == kPlain) {
       all_reduce(group, values);
       moved = group.traffic() - before;
-    } else if (group.native_all_reduce(values)) {
+    } else if (native_all_reduce(group, values)) {
       // Gloo does not count: what a ring moves.
       const auto peers = static_cast<std::uint64_t>(group.size() - 1);
       const std::uint64_t bytes = values.size() * 8 * peers / (peers + 1);

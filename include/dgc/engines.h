@@ -44,7 +44,7 @@ struct GlooOptions {
   int rank = 0;
   int size = 1;
   /// Network interface, e.g. "eth0"; wins over hostname. Several machines usually need it: on many
-  /// systems the own hostname is a loopback address.
+  /// systems the own hostname is a loopback address, and then making the group fails at once.
   std::string interface = {};
   /// Own name or address to listen on. "": this machine's name if it resolves, else 127.0.0.1.
   std::string hostname = {};

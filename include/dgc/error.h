@@ -2,6 +2,8 @@
 #pragma once
 
 #include <exception>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,8 +22,8 @@ enum class ErrorCode : int {
   nonfinite_residual = 5,  ///< accumulation overflowed the range of float
   wrong_order = 6,         ///< calls in an order the contract forbids
   unsupported_target = 7,  ///< DGC_TARGET names an instruction set that is unknown or absent
-  internal = 9,            ///< something the library did not foresee, such as no memory left
   io = 8,                  ///< a file could not be read or written
+  internal = 9,            ///< something the library did not foresee, such as no memory left
 
   // Messages (docs/format.md, "Errors").
   truncated = 100,             ///< the buffer ends before the message does
@@ -56,8 +58,12 @@ enum class ErrorCode : int {
   diverged = 305,                ///< the parameters of two ranks differ
 };
 
+/// Every code, in the order of their numbers.
+std::span<const ErrorCode> error_codes() noexcept;
 /// Stable lower-case name of a code, as used in `--json` output and tests.
 std::string_view error_name(ErrorCode code) noexcept;
+/// Inverse of error_name.
+std::optional<ErrorCode> error_code_named(std::string_view name) noexcept;
 
 /// Thrown by every function of the library that can fail. `what()` reads
 /// "operation: subject: problem (hint)"; the parts are available separately.

@@ -29,7 +29,8 @@ Algorithm parse_algorithm(std::string_view name);
 
 struct ExchangeOptions {
   Algorithm algorithm = Algorithm::automatic;
-  /// Parameters are hashed and compared every so many steps; 0 turns it off.
+  /// Parameters are hashed and compared after the first step of an Exchange, and whenever the
+  /// number of steps is a multiple of this; 0 turns it off. See also check_parameters().
   int check_parameters_every = 100;
   /// Values of the dense algorithm: fp32, fp16 or bf16. Rounding errors go back into the residual.
   ValueType dense_transport = ValueType::fp32;
@@ -122,6 +123,10 @@ class Exchange {
   /// committed, and say so.
   void commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets);
   void restore() noexcept;
+
+  /// Compares the parameters of all ranks now, whatever check_parameters_every says: at the end of
+  /// a run. Throws Error(diverged), naming the rank. A collective call.
+  void check_parameters(std::span<const std::span<float>> parameters);
 
   Compressor& compressor() noexcept;
 

@@ -42,8 +42,9 @@ struct Traffic {
 /// peers, and its collectives do nothing.
 ///
 /// Errors: peer_lost and timeout name the suspected peer; peer_failed carries the cause that
-/// another rank gave to fail(). After any of them the group is dead: every later call throws the
-/// first error again, and a new group has to be made. No call blocks longer than timeout().
+/// another rank gave to fail(). After any of them the group is dead: every later call throws an
+/// Error with the first one's code and cause, which says that the group ended earlier, and a new
+/// group has to be made. No call blocks longer than timeout().
 class Group {
  public:
   virtual ~Group() = default;
@@ -67,10 +68,6 @@ class Group {
   /// size; empty messages are not sent. Throws Error(invalid_argument) for a peer out of range or
   /// oneself.
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives);
-
-  /// The engine's own dense sum, to compare with: in an order of its choosing, and not counted by
-  /// traffic(). False, and nothing done, where the engine has none. Throws as exchange() does.
-  virtual bool native_all_reduce(std::span<float>) { return false; }
 
   /// Ends the group and tells the others why, as far as they can be reached.
   void fail(const Error& cause) noexcept;

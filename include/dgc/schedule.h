@@ -1,6 +1,7 @@
 // Which share of each gradient is sent at which step: warm-up, then the final ratio.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,12 +20,16 @@ class Schedule {
   explicit Schedule(double ratio = 0.001);
 
   /// `ratios[i]` during steps [i·steps_each, (i+1)·steps_each), `final_ratio` afterwards.
-  /// For stages of whole epochs pass the steps of an epoch.
+  /// For stages of whole epochs pass the steps of an epoch. Throws Error(invalid_argument) for
+  /// ratios outside (0, 1] and for stages that are together longer than 2^63 - 1 steps.
   static Schedule stages(std::vector<double> ratios, std::int64_t steps_each, double final_ratio);
 
   /// The paper's warm-up: sparsity 75, 93.75, 98.4375 and 99.6 % in four equal parts of
   /// `warmup_steps`, then 99.9 %. CIFAR-10 and ImageNet: 4 epochs; PTB and speech: 1 epoch.
   static Schedule paper(std::int64_t warmup_steps);
+
+  /// The ratios of that warm-up that are above `final_ratio`, for stages() with another end.
+  static std::vector<double> paper_stages(double final_ratio = 0.001);
 
   /// From `first` to `final_ratio` in equal factors per step over `steps` steps.
   static Schedule exponential(double first, double final_ratio, std::int64_t steps);
@@ -40,10 +45,13 @@ class Schedule {
   /// First step from which the final ratio holds.
   std::int64_t warmup_steps() const noexcept { return warmup_steps_; }
 
-  /// One line per stage (or per tenth of a ramp), made by calling ratio_at.
+  /// One line per stage (or per tenth of a ramp), with the ratios of ratio_at.
   std::string describe() const;
 
  private:
+  /// First step of a stage; of the one after the last, that of the final ratio.
+  std::int64_t begin_of(std::size_t stage) const noexcept;
+
   std::vector<double> stages_;  // of equal length; empty: constant, or a ramp if first_ > 0
   double first_ = 0.0;          // start of an exponential ramp; 0: none
   double final_ = 0.001;

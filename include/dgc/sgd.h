@@ -95,7 +95,8 @@ struct SgdOptions {
 
   /// Buffers are averaged every so many steps; 0: only when sync_buffers() is called.
   TORCH_ARG(int, buffers_every) = 0;
-  /// Parameters are hashed and compared across ranks every so many steps; 0 turns it off.
+  /// Parameters are hashed and compared across ranks after the first step and every so many steps;
+  /// 0 turns it off. See also Sgd::check_parameters.
   TORCH_ARG(int, check_parameters_every) = 100;
   /// Of each worker's compression, including the one that waits for it.
   TORCH_ARG(int, threads) = 1;
@@ -227,6 +228,10 @@ class Sgd : public torch::optim::Optimizer {
   /// Makes all ranks' parameters those of rank 0, for when they were changed by hand. A collective
   /// call.
   void broadcast_parameters();
+
+  /// Compares the parameters of all ranks now: at the end of a run, or before a checkpoint. Throws
+  /// Error(diverged), naming the rank. A collective call.
+  void check_parameters();
 
   /// Asks all ranks to stop: stop_requested() becomes true on every rank after the same step. May
   /// be called from any thread and from signal handlers. Where data ends early: zero_grad(),

@@ -4,8 +4,13 @@
 #include <xxhash.h>
 
 #include <limits>
+#include <optional>
 #include <string>
+#include <string_view>
 
+#include "base/difference.h"
+#include "compress/reshard.h"
+#include "compress/update.h"
 #include "dgc/error.h"
 #include "dgc/schedule.h"
 #include "dgc/target.h"
@@ -152,11 +157,8 @@ void translate_errors(py::module_& m) {
 [[noreturn]] void fail(const std::string& code, const std::string& operation,
                        const std::string& subject, const std::string& problem,
                        const std::string& hint) {
-  ErrorCode known = ErrorCode::internal;
-  for (int number = 0; number < 400; ++number) {
-    if (error_name(static_cast<ErrorCode>(number)) == code) known = static_cast<ErrorCode>(number);
-  }
-  throw Error(known, operation, subject, problem, hint);
+  throw Error(error_code_named(code).value_or(ErrorCode::internal), operation, subject, problem,
+              hint);
 }
 
 void bind_schedule(py::module_& m) {
@@ -164,6 +166,7 @@ void bind_schedule(py::module_& m) {
       .def(py::init<double>(), "ratio"_a = 0.001)
       .def_static("stages", &Schedule::stages, "ratios"_a, "steps_each"_a, "final_ratio"_a)
       .def_static("paper", &Schedule::paper, "warmup_steps"_a)
+      .def_static("paper_stages", &Schedule::paper_stages, "final_ratio"_a = 0.001)
       .def_static("exponential", &Schedule::exponential, "first"_a, "final_ratio"_a, "steps"_a)
       .def_static("parse", &Schedule::parse, "text"_a, "steps_per_epoch"_a = 0)
       .def("ratio_at", &Schedule::ratio_at, "step"_a)
@@ -247,7 +250,34 @@ PYBIND11_MODULE(_core, m) {
   bind_session(m);
   m.attr("MESSAGE_OVERHEAD") = kMessageOverhead;
   m.def("fail", &fail, "code"_a, "operation"_a, "subject"_a, "problem"_a, "hint"_a = "");
+  m.def("error_codes", [] {
+    std::vector<std::string_view> names;
+    for (const ErrorCode code : error_codes()) names.push_back(error_name(code));
+    return names;
+  });
   m.def("active_target", &active_target);
+  m.def(
+      "first_difference",
+      [](const std::vector<std::string>& texts)
+          -> std::optional<std::pair<std::size_t, std::string>> {
+        const auto difference = first_difference(texts);
+        if (!difference) return std::nullopt;
+        return std::pair(difference->rank, difference->text());
+      },
+      "texts"_a);
+  m.def("old_ranks_of", &compress::old_ranks_of, "rank"_a, "ranks"_a, "old_ranks"_a);
+  m.def(
+      "accumulate",
+      [](std::uintptr_t gradient, std::uintptr_t velocity, std::uintptr_t residual,
+         std::size_t count, float scale, float momentum, bool nesterov) {
+        const compress::Rule rule = compress::rule_of(momentum, nesterov);
+        const std::size_t velocities = rule == compress::Rule::plain ? 0 : count;
+        compress::accumulate(rule, memory_at<const float>(gradient, count),
+                             memory_at<float>(velocity, velocities),
+                             memory_at<float>(residual, count), scale, momentum);
+      },
+      "gradient"_a, "velocity"_a, "residual"_a, "count"_a, "scale"_a, "momentum"_a, "nesterov"_a,
+      Unlocked());
   m.def("entries_at", &entries_at, "ratio"_a, "elements"_a);
   m.def(
       "frame_bound",

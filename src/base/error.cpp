@@ -1,9 +1,52 @@
 #include "dgc/error.h"
 
+#include <array>
 #include <utility>
 
 namespace dgc {
 namespace {
+
+using Named = std::pair<ErrorCode, std::string_view>;
+
+/// Every code of dgc/error.h, in its order.
+constexpr auto kNames = std::to_array<Named>({
+    {ErrorCode::ok, "ok"},
+    {ErrorCode::invalid_argument, "invalid_argument"},
+    {ErrorCode::shape_mismatch, "shape_mismatch"},
+    {ErrorCode::buffer_too_small, "buffer_too_small"},
+    {ErrorCode::nonfinite_gradient, "nonfinite_gradient"},
+    {ErrorCode::nonfinite_residual, "nonfinite_residual"},
+    {ErrorCode::wrong_order, "wrong_order"},
+    {ErrorCode::unsupported_target, "unsupported_target"},
+    {ErrorCode::io, "io"},
+    {ErrorCode::internal, "internal"},
+    {ErrorCode::truncated, "truncated"},
+    {ErrorCode::bad_magic, "bad_magic"},
+    {ErrorCode::bad_version, "bad_version"},
+    {ErrorCode::reserved_bits, "reserved_bits"},
+    {ErrorCode::trailing_bytes, "trailing_bytes"},
+    {ErrorCode::checksum_mismatch, "checksum_mismatch"},
+    {ErrorCode::bad_length, "bad_length"},
+    {ErrorCode::bad_varint, "bad_varint"},
+    {ErrorCode::frame_order, "frame_order"},
+    {ErrorCode::unknown_tensor, "unknown_tensor"},
+    {ErrorCode::bad_index_coding, "bad_index_coding"},
+    {ErrorCode::bad_value_type, "bad_value_type"},
+    {ErrorCode::bad_count, "bad_count"},
+    {ErrorCode::index_out_of_range, "index_out_of_range"},
+    {ErrorCode::index_not_increasing, "index_not_increasing"},
+    {ErrorCode::bad_scale, "bad_scale"},
+    {ErrorCode::nonfinite_value, "nonfinite_value"},
+    {ErrorCode::limit_exceeded, "limit_exceeded"},
+    {ErrorCode::bad_state, "bad_state"},
+    {ErrorCode::state_mismatch, "state_mismatch"},
+    {ErrorCode::peer_lost, "peer_lost"},
+    {ErrorCode::timeout, "timeout"},
+    {ErrorCode::peer_failed, "peer_failed"},
+    {ErrorCode::engine_unavailable, "engine_unavailable"},
+    {ErrorCode::configuration_mismatch, "configuration_mismatch"},
+    {ErrorCode::diverged, "diverged"},
+});
 
 std::string compose(const std::string& operation, const std::string& subject,
                     const std::string& problem, const std::string& hint) {
@@ -30,82 +73,27 @@ Error as_error(const std::exception& exception) {
   return Error(ErrorCode::internal, "exchange", "this rank", exception.what());
 }
 
+std::span<const ErrorCode> error_codes() noexcept {
+  static constexpr auto kCodes = [] {
+    std::array<ErrorCode, kNames.size()> codes{};
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = kNames[i].first;
+    return codes;
+  }();
+  return kCodes;
+}
+
 std::string_view error_name(ErrorCode code) noexcept {
-  switch (code) {
-    case ErrorCode::ok:
-      return "ok";
-    case ErrorCode::invalid_argument:
-      return "invalid_argument";
-    case ErrorCode::shape_mismatch:
-      return "shape_mismatch";
-    case ErrorCode::buffer_too_small:
-      return "buffer_too_small";
-    case ErrorCode::nonfinite_gradient:
-      return "nonfinite_gradient";
-    case ErrorCode::nonfinite_residual:
-      return "nonfinite_residual";
-    case ErrorCode::wrong_order:
-      return "wrong_order";
-    case ErrorCode::unsupported_target:
-      return "unsupported_target";
-    case ErrorCode::internal:
-      return "internal";
-    case ErrorCode::io:
-      return "io";
-    case ErrorCode::truncated:
-      return "truncated";
-    case ErrorCode::bad_magic:
-      return "bad_magic";
-    case ErrorCode::bad_version:
-      return "bad_version";
-    case ErrorCode::reserved_bits:
-      return "reserved_bits";
-    case ErrorCode::trailing_bytes:
-      return "trailing_bytes";
-    case ErrorCode::checksum_mismatch:
-      return "checksum_mismatch";
-    case ErrorCode::bad_length:
-      return "bad_length";
-    case ErrorCode::bad_varint:
-      return "bad_varint";
-    case ErrorCode::frame_order:
-      return "frame_order";
-    case ErrorCode::unknown_tensor:
-      return "unknown_tensor";
-    case ErrorCode::bad_index_coding:
-      return "bad_index_coding";
-    case ErrorCode::bad_value_type:
-      return "bad_value_type";
-    case ErrorCode::bad_count:
-      return "bad_count";
-    case ErrorCode::index_out_of_range:
-      return "index_out_of_range";
-    case ErrorCode::index_not_increasing:
-      return "index_not_increasing";
-    case ErrorCode::bad_scale:
-      return "bad_scale";
-    case ErrorCode::nonfinite_value:
-      return "nonfinite_value";
-    case ErrorCode::limit_exceeded:
-      return "limit_exceeded";
-    case ErrorCode::bad_state:
-      return "bad_state";
-    case ErrorCode::state_mismatch:
-      return "state_mismatch";
-    case ErrorCode::peer_lost:
-      return "peer_lost";
-    case ErrorCode::timeout:
-      return "timeout";
-    case ErrorCode::peer_failed:
-      return "peer_failed";
-    case ErrorCode::engine_unavailable:
-      return "engine_unavailable";
-    case ErrorCode::configuration_mismatch:
-      return "configuration_mismatch";
-    case ErrorCode::diverged:
-      return "diverged";
+  for (const auto& [known, name] : kNames) {
+    if (known == code) return name;
   }
   return "unknown";
+}
+
+std::optional<ErrorCode> error_code_named(std::string_view name) noexcept {
+  for (const auto& [code, known] : kNames) {
+    if (known == name) return code;
+  }
+  return std::nullopt;
 }
 
 }  // namespace dgc

@@ -102,9 +102,7 @@ struct Compressor::Impl {
   Impl(State& s, CompressOptions o)
       : state(s),
         options(std::move(o)),
-        rule(options.momentum == 0.0f ? compress::Rule::plain
-             : options.nesterov       ? compress::Rule::nesterov
-                                      : compress::Rule::heavy_ball),
+        rule(compress::rule_of(options.momentum, options.nesterov)),
         kernels(compress::active_kernels()),
         pool(options.threads),
         scratch(static_cast<std::size_t>(options.threads)),

@@ -5,10 +5,10 @@
 #pragma once
 
 #include <bit>
-#include <cfloat>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+
+#include "compress/update.h"
 
 namespace dgc::compress {
 
@@ -36,8 +36,6 @@ struct Candidate {
   float value;
 };
 
-enum class Rule { plain, heavy_ball, nesterov };
-
 struct Accumulate {
   const float* gradient;
   float* velocity;  // null for Rule::plain
@@ -53,24 +51,6 @@ struct Accumulated {
   std::size_t candidates;
   std::size_t first_nonfinite;  // offset in the block, or kAllFinite
 };
-
-/// u and v of one element; returns the new v. A velocity that has decayed below the normal range is
-/// dropped: rows without gradient would otherwise multiply denormals, slowly, for ever.
-template <Rule kRule>
-inline float accumulate_one(float g, float* u, float* v, float m) noexcept {
-  if constexpr (kRule == Rule::plain) return *v = *v + g;
-  float velocity = 0.0f;
-  float sum = 0.0f;
-  if constexpr (kRule == Rule::heavy_ball) {
-    velocity = m * *u + g;
-    sum = *v + velocity;
-  } else {
-    velocity = m * (*u + g);
-    sum = (*v + velocity) + g;
-  }
-  *u = std::fabs(velocity) >= FLT_MIN ? velocity : 0.0f;
-  return *v = sum;
-}
 
 struct Kernels {
   const char* name;
@@ -96,8 +76,5 @@ std::size_t vector_kernels(TargetKernels* out, std::size_t capacity) noexcept;
 
 /// The table in use; see active_target() in dgc/target.h. Throws Error(unsupported_target).
 const Kernels& active_kernels();
-
-/// Table by name for tests and fuzzers, or null.
-const Kernels* find_kernels(const char* name) noexcept;
 
 }  // namespace dgc::compress

@@ -49,4 +49,12 @@ constexpr Kernels kTable{
 
 const Kernels& scalar_kernels() noexcept { return kTable; }
 
+void accumulate(Rule rule, std::span<const float> gradient, std::span<float> velocity,
+                std::span<float> residual, float scale, float momentum) noexcept {
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    float* const u = rule == Rule::plain ? nullptr : &velocity[i];
+    accumulate_one(rule, gradient[i] * scale, u, &residual[i], momentum);
+  }
+}
+
 }  // namespace dgc::compress

@@ -1,3 +1,6 @@
+// Warm-up (paper, section 3.3): sparsity grows over the first epochs, because gradients change
+// fastest then. Deviations: the stages are cut in steps, so that they may be parts of an epoch, and
+// may be replaced by any list of ratios or by a smooth ramp.
 #include "dgc/schedule.h"
 
 #include <fmt/format.h>
@@ -5,11 +8,18 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "dgc/error.h"
 
 namespace dgc {
 namespace {
+
+__extension__ using Wide = __int128;  // of products of steps
+
+/// The share that is sent in each stage: 75, 93.75, 98.4375 and 99.6 % sparsity.
+constexpr double kPaperStages[] = {0.25, 0.0625, 0.015625, 0.004};
+constexpr double kPaperRatio = 0.001;
 
 [[noreturn]] void reject(std::string subject, std::string problem, std::string hint) {
   throw Error(ErrorCode::invalid_argument, "schedule", std::move(subject), std::move(problem),
@@ -58,7 +68,14 @@ std::int64_t length_of(std::string_view text, std::string_view whole, std::int64
     reject(fmt::format("'{}'", whole), "needs the number of steps in an epoch",
            "give the length in steps");
   }
-  return static_cast<std::int64_t>(std::llround(epochs * static_cast<double>(per_epoch)));
+  const double steps = epochs * static_cast<double>(per_epoch);
+  // Also false for NaN.
+  if (!(std::fabs(steps) < 0x1p63)) {
+    reject(fmt::format("'{}'", whole),
+           fmt::format("{} epochs are more steps than can be counted", epochs),
+           "give the epochs of the warm-up, 4 for example");
+  }
+  return std::llround(steps);
 }
 
 }  // namespace
@@ -76,15 +93,29 @@ Schedule::Schedule(double ratio) : final_(checked_ratio(ratio)) {}
 Schedule Schedule::stages(std::vector<double> ratios, std::int64_t steps_each, double final_ratio) {
   Schedule schedule(final_ratio);
   for (const double ratio : ratios) checked_ratio(ratio);
-  if (!ratios.empty()) checked_steps(steps_each);
-  schedule.warmup_steps_ = steps_each * static_cast<std::int64_t>(ratios.size());
+  if (ratios.empty()) return schedule;
+  const auto count = static_cast<std::int64_t>(ratios.size());
+  if (checked_steps(steps_each) > std::numeric_limits<std::int64_t>::max() / count) {
+    reject(fmt::format("{} stages of {} steps", count, steps_each),
+           "are more steps than can be counted", "give shorter stages");
+  }
+  schedule.warmup_steps_ = steps_each * count;
   schedule.stages_ = std::move(ratios);
   return schedule;
 }
 
+std::vector<double> Schedule::paper_stages(double final_ratio) {
+  checked_ratio(final_ratio);
+  std::vector<double> above;
+  for (const double ratio : kPaperStages) {
+    if (ratio > final_ratio) above.push_back(ratio);
+  }
+  return above;
+}
+
 Schedule Schedule::paper(std::int64_t warmup_steps) {
-  if (warmup_steps == 0) return Schedule(0.001);
-  Schedule schedule = stages({0.25, 0.0625, 0.015625, 0.004}, 1, 0.001);
+  if (warmup_steps == 0) return Schedule(kPaperRatio);
+  Schedule schedule = stages(paper_stages(kPaperRatio), 1, kPaperRatio);
   schedule.warmup_steps_ = checked_steps(warmup_steps);
   return schedule;
 }
@@ -126,9 +157,14 @@ double Schedule::ratio_at(std::int64_t step) const noexcept {
     const double progress = static_cast<double>(step) / static_cast<double>(warmup_steps_);
     return first_ * std::pow(final_ / first_, progress);
   }
-  // Where the steps do not divide evenly, a stage begins at the next whole step.
-  const auto count = static_cast<std::int64_t>(stages_.size());
+  const auto count = static_cast<Wide>(stages_.size());
   return stages_[static_cast<std::size_t>(step * count / warmup_steps_)];
+}
+
+std::int64_t Schedule::begin_of(std::size_t stage) const noexcept {
+  // Where the steps do not divide evenly, a stage begins at the next whole step.
+  const auto count = static_cast<Wide>(stages_.size());
+  return static_cast<std::int64_t>((static_cast<Wide>(stage) * warmup_steps_ + count - 1) / count);
 }
 
 std::string Schedule::describe() const {
@@ -138,14 +174,21 @@ std::string Schedule::describe() const {
     text += fmt::format("steps {} {}: ratio {:.6g} (sparsity {:.6g} %)\n", from, to, ratio,
                         100.0 * (1.0 - ratio));
   };
+  // By stage, never by step: a schedule may be longer than anybody wants to wait.
   if (first_ > 0.0) {
     const std::int64_t stride = std::max<std::int64_t>(1, warmup_steps_ / 10);
-    for (std::int64_t s = 0; s < warmup_steps_; s += stride) line(s, "(ramp)");
+    for (std::int64_t step = 0;; step += stride) {
+      line(step, "(ramp)");
+      if (warmup_steps_ - step <= stride) break;
+    }
   } else {
-    for (std::int64_t begin = 0, s = 1; s <= warmup_steps_; ++s) {
-      if (s < warmup_steps_ && ratio_at(s) == ratio_at(begin)) continue;
-      line(begin, fmt::format("to {}", s - 1));
-      begin = s;
+    std::int64_t begin = 0;
+    for (std::size_t stage = 1; stage <= stages_.size(); ++stage) {
+      // A stage may be empty where there are more of them than steps, or go on with its ratio.
+      const std::int64_t end = begin_of(stage);
+      if (end == begin || (end < warmup_steps_ && ratio_at(end) == ratio_at(begin))) continue;
+      line(begin, fmt::format("to {}", end - 1));
+      begin = end;
     }
   }
   line(warmup_steps_, "and on");

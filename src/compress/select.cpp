@@ -100,17 +100,7 @@ std::uint32_t sampled_threshold(const SampleSource& source, std::size_t k,
     g *= source.scale;
     float v = source.residual[i];
     float u = source.rule == Rule::plain ? 0.0f : source.velocity[i];
-    switch (source.rule) {
-      case Rule::plain:
-        accumulate_one<Rule::plain>(g, nullptr, &v, 0.0f);
-        break;
-      case Rule::heavy_ball:
-        accumulate_one<Rule::heavy_ball>(g, &u, &v, source.momentum);
-        break;
-      case Rule::nesterov:
-        accumulate_one<Rule::nesterov>(g, &u, &v, source.momentum);
-        break;
-    }
+    accumulate_one(source.rule, g, &u, &v, source.momentum);
     scratch.push_back(magnitude_bits(v));
   }
   const double expected =

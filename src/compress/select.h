@@ -1,6 +1,6 @@
 // Finding the k entries of largest magnitude.
 //
-// The scheme (DESIGN: "one fused pass"): the accumulating pass collects every entry that reaches a
+// The scheme, one fused pass: the accumulating pass collects every entry that reaches a
 // guessed threshold; if at least k did, the k largest are among them and a trim finds them exactly,
 // whatever the guess was. Only where fewer than k passed, or far too many, a second pass over v
 // finds the threshold by histogram. Hence the result never depends on the guess, on how it was

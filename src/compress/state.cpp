@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "base/file.h"
+#include "compress/reshard.h"
 #include "compress/state_file.h"
 #include "dgc/error.h"
 #include "dgc/wire.h"
@@ -221,8 +222,10 @@ void State::load(std::span<const std::filesystem::path> files) {
   }
   // Summed into fresh memory in rank order: exact when the number of workers has not changed.
   State sum(impl_->tensors, rank(), workers(), has_velocity());
-  for (std::size_t old_rank = rank(); old_rank < by_rank.size(); old_rank += workers()) {
-    const compress::StateView& view = by_rank[old_rank]->view;
+  for (const int old_rank :
+       compress::old_ranks_of(static_cast<int>(rank()), static_cast<int>(workers()),
+                              static_cast<int>(by_rank.size()))) {
+    const compress::StateView& view = by_rank[static_cast<std::size_t>(old_rank)]->view;
     for (std::size_t i = 0; i < tensors().size(); ++i) {
       add_array(sum.velocity(i), view.arrays[i].velocity);
       add_array(sum.residual(i), view.arrays[i].residual);

@@ -24,13 +24,6 @@ std::vector<TargetKernels> all_tables() {
 
 }  // namespace
 
-const Kernels* find_kernels(const char* name) noexcept {
-  for (const TargetKernels& table : all_tables()) {
-    if (table.supported && std::strcmp(table.kernels->name, name) == 0) return table.kernels;
-  }
-  return nullptr;
-}
-
 const Kernels& active_kernels() {
   const std::vector<TargetKernels> tables = all_tables();
   const char* const wanted = std::getenv("DGC_TARGET");

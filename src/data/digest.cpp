@@ -16,10 +16,10 @@ namespace {
 
 class Digest {
  public:
-  explicit Digest(const EVP_MD* algorithm) : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    if (context_ == nullptr || EVP_DigestInit_ex(context_.get(), algorithm, nullptr) != 1) {
+  Digest() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    if (context_ == nullptr || EVP_DigestInit_ex(context_.get(), EVP_md5(), nullptr) != 1) {
       // A system in FIPS mode refuses MD5.
-      throw Error(ErrorCode::io, "digest", "OpenSSL", "does not offer this digest");
+      throw Error(ErrorCode::io, "digest", "OpenSSL", "does not offer MD5");
     }
   }
 
@@ -36,24 +36,18 @@ class Digest {
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
 };
 
-std::string digest_of(const std::filesystem::path& path, const EVP_MD* algorithm) {
+}  // namespace
+
+std::string md5_of_file(const std::filesystem::path& path) {
   const MappedFile file(path);
-  Digest digest(algorithm);
+  Digest digest;
   digest.add(file.contents().data(), file.contents().size());
   return digest.hex();
 }
 
-}  // namespace
-
-std::string md5_of_file(const std::filesystem::path& file) { return digest_of(file, EVP_md5()); }
-
-std::string sha256_of_file(const std::filesystem::path& file) {
-  return digest_of(file, EVP_sha256());
-}
-
 std::string md5_of_contents(const std::filesystem::path& path) {
   UnpackedFile file(path);
-  Digest digest(EVP_md5());
+  Digest digest;
   std::vector<std::uint8_t> bytes(std::size_t{1} << 20);
   while (const std::size_t got = file.read(bytes)) digest.add(bytes.data(), got);
   return digest.hex();

@@ -1,5 +1,5 @@
-// MD5 and SHA-256 of files, in hexadecimal as md5sum and sha256sum print them. For finding damaged
-// downloads, not for security.
+// MD5 of files, in hexadecimal as md5sum prints it. For finding damaged downloads, not for
+// security.
 #pragma once
 
 #include <filesystem>
@@ -7,9 +7,8 @@
 
 namespace dgc::data {
 
-/// Throw Error(io) for a file that cannot be read.
+/// Throws Error(io) for a file that cannot be read.
 std::string md5_of_file(const std::filesystem::path& file);
-std::string sha256_of_file(const std::filesystem::path& file);
 
 /// Of the contents: a gzipped file is unpacked on the way, any other is taken as it is. Throws
 /// Error(io), also for a damaged gzip file.

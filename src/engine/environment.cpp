@@ -4,57 +4,39 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 
-#include "compiled.h"
+#include "base/environment.h"
 #include "dgc/engines.h"
+#include "engine/compiled.h"
 
 namespace dgc {
 namespace {
 
-/// "" counts as unset, as in most launchers.
-const char* variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value != nullptr && *value != '\0' ? value : nullptr;
-}
-
 int number(const char* name) {
-  const char* const text = variable(name);
-  if (text == nullptr) {
-    throw Error(
-        ErrorCode::invalid_argument, "gloo", name, "is not set",
-        "every process needs RANK, WORLD_SIZE, and MASTER_ADDR and MASTER_PORT or DGC_STORE");
-  }
-  int value = 0;
-  const char* const end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, value);
-  if (error != std::errc{} || stop != end || value < 0) {
-    throw Error(ErrorCode::invalid_argument, "gloo", name, fmt::format("'{}' is no number", text));
-  }
-  return value;
+  return number_in(
+      name, "gloo",
+      "every process needs RANK, WORLD_SIZE, and MASTER_ADDR and MASTER_PORT or DGC_STORE");
 }
 
 std::unique_ptr<Group> gloo_from_environment(std::chrono::milliseconds timeout,
                                              std::shared_ptr<RendezvousStore> store) {
   if (!detail::has_gloo()) return make_gloo_group(nullptr, {});  // throws: how to get it
   GlooOptions options{.rank = number("RANK"), .size = number("WORLD_SIZE"), .timeout = timeout};
-  if (const char* const interface = variable("DGC_INTERFACE")) options.interface = interface;
+  options.interface = variable("DGC_INTERFACE").value_or("");
   if (options.size != 1 && !store) {
-    const char* const folder = variable("DGC_STORE");
-    if (folder == nullptr && variable("MASTER_ADDR") != nullptr) {
+    const std::optional<std::string> folder = variable("DGC_STORE");
+    if (!folder && variable("MASTER_ADDR")) {
       throw Error(
           ErrorCode::invalid_argument, "gloo", "MASTER_ADDR",
           "rendezvous by address needs a store made from it",
           "pass address_store_from_environment() (dgc/address_store.h, built with libtorch), or "
           "set DGC_STORE to a new folder that all ranks see");
     }
-    if (folder == nullptr) {
+    if (!folder) {
       throw Error(ErrorCode::invalid_argument, "gloo", "DGC_STORE", "is not set",
                   "set it to a new folder that all ranks see, or set MASTER_ADDR and MASTER_PORT");
     }
-    store = make_file_store(folder);
+    store = make_file_store(*folder);
   }
   return make_gloo_group(std::move(store), options);
 }
@@ -69,13 +51,13 @@ std::vector<std::string> engines() {
 }
 
 std::string engine_from_environment() {
-  if (variable("OMPI_COMM_WORLD_SIZE") != nullptr) return "mpi";
-  if (variable("RANK") != nullptr && variable("WORLD_SIZE") != nullptr) return "gloo";
+  if (variable("OMPI_COMM_WORLD_SIZE")) return "mpi";
+  if (variable("RANK") && variable("WORLD_SIZE")) return "gloo";
   return "local";
 }
 
 std::string this_host() {
-  if (const char* const given = variable("DGC_HOST_ID")) return given;
+  if (const auto given = variable("DGC_HOST_ID")) return *given;
   std::array<char, 256> name{};
   // One byte stays zero: a name that was cut need not end in one.
   if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";

@@ -18,21 +18,21 @@
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
-#include <gloo/transport/tcp/device.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <thread>
 
-#include "compiled.h"
 #include "dgc/engines.h"
+#include "engine/compiled.h"
+#include "engine/ended.h"
+#include "engine/gloo_device.h"
+#include "engine/native.h"
 
 namespace dgc {
 namespace {
@@ -76,82 +76,10 @@ class NoSigpipe {
   bool was_pending_ = false;
 };
 
-/// Threads made while this lives take no signals but those of their own faults: no SIGPIPE, and the
-/// program's handlers run on the program's threads.
-class QuietThreads {
- public:
-  QuietThreads() {
-    sigset_t quiet;
-    sigfillset(&quiet);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&quiet, fault);
-    pthread_sigmask(SIG_SETMASK, &quiet, &before_);
-  }
-  ~QuietThreads() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  QuietThreads(const QuietThreads&) = delete;
-  QuietThreads& operator=(const QuietThreads&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-/// Gloo itself crashes on a name that does not resolve.
-bool resolves(const std::string& name) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return false;
-  ::freeaddrinfo(found);
-  return true;
-}
-
-std::string own_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
-
-using Device = std::shared_ptr<gloo::transport::Device>;
-
-Device make_device(const GlooOptions& options) {
-  const QuietThreads quiet;
-  gloo::transport::tcp::attr attr;
-  if (!options.interface.empty() || !options.hostname.empty()) {
-    const bool by_interface = !options.interface.empty();
-    const std::string subject = by_interface ? fmt::format("interface '{}'", options.interface)
-                                             : fmt::format("hostname '{}'", options.hostname);
-    const std::string hint = "`ip address` lists interfaces and addresses of this machine";
-    attr.iface = options.interface;
-    attr.hostname = options.hostname;
-    if (!by_interface && !resolves(options.hostname)) {
-      throw Error(ErrorCode::invalid_argument, "gloo", subject, "does not resolve", hint);
-    }
-    // Gloo would find out too, but leaks its list of interfaces then.
-    if (by_interface && ::if_nametoindex(options.interface.c_str()) == 0) {
-      throw Error(ErrorCode::invalid_argument, "gloo", subject, "does not exist", hint);
-    }
-    try {
-      return gloo::transport::tcp::CreateDevice(attr);
-    } catch (const std::exception&) {
-      throw Error(ErrorCode::invalid_argument, "gloo", subject, "has no address to listen on here",
-                  hint);
-    }
-  }
-  const std::string name = own_name();
-  if (!name.empty() && resolves(name)) {
-    try {
-      attr.hostname = name;
-      return gloo::transport::tcp::CreateDevice(attr);
-    } catch (const std::exception&) {
-      // The name belongs to an address that is not here, as in some containers.
-    }
-  }
-  attr.hostname = "127.0.0.1";
-  return gloo::transport::tcp::CreateDevice(attr);
-}
-
 /// Gloo's context with a connection to each peer, made one by one so that failures have a name.
 class Mesh final : public gloo::Context {
  public:
-  Mesh(int own_rank, int ranks, Device device, milliseconds timeout)
+  Mesh(int own_rank, int ranks, detail::Device device, milliseconds timeout)
       : gloo::Context(own_rank, ranks) {
     device_ = std::move(device);
     transportContext_ = device_->createContext(rank, size);
@@ -162,7 +90,8 @@ class Mesh final : public gloo::Context {
     }
   }
 
-  /// Where each peer connects to, one after the other, all of the same length.
+  /// Where each peer connects to, one after the other, all of the same length; then the name of
+  /// the network that a loopback address belongs to.
   std::vector<std::byte> addresses() {
     std::vector<std::byte> all;
     for (int peer = 0; peer < size; ++peer) {
@@ -171,23 +100,53 @@ class Mesh final : public gloo::Context {
       const std::vector<char> one = getPair(other)->address().bytes();
       const auto bytes = std::as_bytes(std::span(one));
       all.insert(all.end(), bytes.begin(), bytes.end());
+      address_ = one;
     }
+    const auto network = std::as_bytes(std::span(network_));
+    all.insert(all.end(), network.begin(), network.end());
     return all;
   }
 
-  void connect(int peer, std::span<const std::byte> theirs) {
-    const std::size_t length = theirs.size() / static_cast<std::size_t>(size);
-    const auto mine = theirs.subspan(length * static_cast<std::size_t>(rank), length);
-    const char* const data = reinterpret_cast<const char*>(mine.data());
-    getPair(peer)->connect(std::vector<char>(data, data + length));
+  /// Loopback addresses lead to the machine itself: a connection between two machines cannot be
+  /// made to one, and trying would take the whole timeout. Throws Error(invalid_argument).
+  void check_reachable(int peer, std::span<const std::byte> theirs) const {
+    const std::vector<char> address = part_for_me(peer, theirs);
+    const auto rest = theirs.subspan(address_.size() * static_cast<std::size_t>(size));
+    const std::string_view network(reinterpret_cast<const char*>(rest.data()), rest.size());
+    if (network == network_) return;
+    const auto check = [](int listener, const std::vector<char>& of, int other) {
+      const std::optional<std::string> loopback = detail::loopback_in(of);
+      if (!loopback) return;
+      throw Error(ErrorCode::invalid_argument, "gloo", fmt::format("rank {}", listener),
+                  fmt::format("listens on {}, which rank {} on another machine cannot reach",
+                              *loopback, other),
+                  "set DGC_INTERFACE (GlooOptions::interface) on each machine to the network "
+                  "interface that leads to the others, such as eth0; `ip address` lists them");
+    };
+    check(rank, address_, peer);
+    check(peer, address, rank);
   }
-};
 
-/// "[file:line] text" without its first part, which says nothing to users.
-std::string_view without_position(std::string_view text) {
-  const auto end = text.find("] ");
-  return text.starts_with("[") && end != std::string_view::npos ? text.substr(end + 2) : text;
-}
+  void connect(int peer, std::span<const std::byte> theirs) {
+    getPair(peer)->connect(part_for_me(peer, theirs));
+  }
+
+ private:
+  std::vector<char> part_for_me(int peer, std::span<const std::byte> theirs) const {
+    const std::size_t length = address_.size();
+    if (theirs.size() < length * static_cast<std::size_t>(size)) {
+      throw Error(ErrorCode::bad_length, "rendezvous", fmt::format("rank {}", peer),
+                  fmt::format("left an address of {} bytes in the store", theirs.size()),
+                  "start all ranks with the same version of dgc, of one group size");
+    }
+    const char* const data =
+        reinterpret_cast<const char*>(theirs.data()) + length * static_cast<std::size_t>(rank);
+    return {data, data + length};
+  }
+
+  std::vector<char> address_;  // of one of the pairs: they differ in a number alone
+  const std::string network_ = detail::loopback_network();
+};
 
 milliseconds until(Clock::time_point deadline) {
   // Never negative: -1 means "forever" to Gloo.
@@ -213,9 +172,10 @@ class GlooGroup final : public Group {
   std::string_view engine() const noexcept override { return "gloo"; }
   std::string host() const override { return host_; }
 
-  bool native_all_reduce(std::span<float> values) override {
-    if (failure()) throw Error(*failure());
-    if (size() == 1 || values.empty()) return true;
+  /// The sum of all ranks, by Gloo's own ring.
+  void reduce_by_ring(std::span<float> values) {
+    if (failure()) throw ended_earlier(*failure());
+    if (size() == 1 || values.empty()) return;
     const NoSigpipe guard;
     gloo::AllreduceOptions options(mesh_);
     options.setOutput(values.data(), values.size());
@@ -228,11 +188,10 @@ class GlooGroup final : public Group {
       gloo::allreduce(options);
     } catch (const std::exception& error) {
       const Error wrapped(ErrorCode::peer_lost, "allreduce", fmt::format("rank {}", rank()),
-                          std::string(without_position(error.what())));
+                          detail::readable(error.what()));
       fail(wrapped);
       throw Error(wrapped);
     }
-    return true;
   }
 
   void join(const GlooOptions& options) {
@@ -246,11 +205,14 @@ class GlooGroup final : public Group {
     joined_ = true;
     try {
       const NoSigpipe guard;
-      mesh_ = std::make_shared<Mesh>(rank(), size(), make_device(options), timeout());
+      mesh_ = std::make_shared<Mesh>(rank(), size(), detail::make_device(options), timeout());
       store_->set(key("address", rank()), mesh_->addresses());
       std::vector<std::vector<std::byte>> theirs(static_cast<std::size_t>(size()));
       for (int peer = 0; peer < size(); ++peer) {
         if (peer != rank()) theirs[static_cast<std::size_t>(peer)] = address_of(peer, deadline);
+      }
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer != rank()) mesh_->check_reachable(peer, theirs[static_cast<std::size_t>(peer)]);
       }
       for (int peer = 0; peer < size(); ++peer) {
         if (peer != rank()) connect(peer, theirs[static_cast<std::size_t>(peer)]);
@@ -260,7 +222,7 @@ class GlooGroup final : public Group {
       throw;
     } catch (const std::exception& error) {
       const Error wrapped(ErrorCode::engine_unavailable, "gloo", fmt::format("rank {}", rank()),
-                          std::string(without_position(error.what())));
+                          detail::readable(error.what()));
       fail(wrapped);
       throw Error(wrapped);
     }
@@ -346,10 +308,11 @@ class GlooGroup final : public Group {
       mesh_->connect(peer, theirs);
     } catch (const std::exception& error) {
       throw_cause_from_board();
-      throw Error(ErrorCode::peer_lost, "connect", fmt::format("rank {}", peer),
-                  std::string(without_position(error.what())),
-                  "give the interface of the network that the machines share; and was the store "
-                  "used before?");
+      throw Error(
+          ErrorCode::peer_lost, "connect", fmt::format("rank {}", peer),
+          detail::readable(error.what()),
+          "on several machines, set DGC_INTERFACE to the network interface that they share; "
+          "and was the store used before?");
     }
   }
 
@@ -362,12 +325,12 @@ class GlooGroup final : public Group {
   }
 
   /// `waiting`: the peer that was found broken, or all that had not answered in time.
-  [[noreturn]] void lost(const std::vector<int>& waiting, bool late, std::string_view detail,
+  [[noreturn]] void lost(const std::vector<int>& waiting, bool late, std::string_view text,
                          Deadline deadline) {
     if (late) {
       try {
-        const std::string text = fmt::format("{}", fmt::join(waiting, " "));
-        store_->set(key("late", rank()), std::as_bytes(std::span(text)));
+        const std::string list = fmt::format("{}", fmt::join(waiting, " "));
+        store_->set(key("late", rank()), std::as_bytes(std::span(list)));
       } catch (const std::exception&) {
         // Others may then suspect this rank, and are wrong, but they end.
       }
@@ -386,7 +349,7 @@ class GlooGroup final : public Group {
                   fmt::format("did not answer for {} ms", timeout().count()));
     }
     throw Error(ErrorCode::peer_lost, "exchange", subject,
-                fmt::format("the connection broke: {}", without_position(detail)));
+                fmt::format("the connection broke: {}", detail::readable(text)));
   }
 
   /// The first rank on the way of who waits for whom that is not itself known to be waiting.
@@ -489,6 +452,12 @@ class GlooGroup final : public Group {
 }  // namespace
 
 bool detail::has_gloo() noexcept { return true; }
+
+bool native_all_reduce(Group& group, std::span<float> values) {
+  auto* const gloo = dynamic_cast<GlooGroup*>(&group);
+  if (gloo != nullptr) gloo->reduce_by_ring(values);
+  return gloo != nullptr;
+}
 
 std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore> store,
                                        const GlooOptions& options) {

@@ -2,10 +2,22 @@
 
 #include <fmt/format.h>
 
+#include "engine/ended.h"
+
 namespace dgc {
 
+Error ended_earlier(const Error& cause) {
+  static constexpr std::string_view kEarlier = "the group ended earlier: ";
+  // A subgroup has this from its parent already.
+  if (cause.problem().starts_with(kEarlier)) return cause;
+  const std::string hint = cause.hint().empty() ? "" : cause.hint() + "; then ";
+  return Error(cause.code(), "exchange", cause.subject(),
+               fmt::format("{}{}: {}", kEarlier, cause.operation(), cause.problem()),
+               hint + "make a new group");
+}
+
 void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) {
-  if (failure_) throw Error(*failure_);
+  if (failure_) throw ended_earlier(*failure_);
   const auto check = [this](int peer) {
     if (peer >= 0 && peer < size_ && peer != rank_) return;
     throw Error(ErrorCode::invalid_argument, "exchange", fmt::format("peer {}", peer),

@@ -9,8 +9,8 @@
 #include <deque>
 #include <thread>
 
-#include "compiled.h"
 #include "dgc/engines.h"
+#include "engine/compiled.h"
 
 namespace dgc {
 namespace {

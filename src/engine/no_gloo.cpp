@@ -1,9 +1,12 @@
-#include "compiled.h"
 #include "dgc/engines.h"
+#include "engine/compiled.h"
+#include "engine/native.h"
 
 namespace dgc {
 
 bool detail::has_gloo() noexcept { return false; }
+
+bool native_all_reduce(Group&, std::span<float>) { return false; }
 
 std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore>, const GlooOptions&) {
   throw Error(ErrorCode::engine_unavailable, "gloo", "engine", "is not in this build of dgc",

@@ -1,5 +1,5 @@
-#include "compiled.h"
 #include "dgc/engines.h"
+#include "engine/compiled.h"
 
 namespace dgc {
 

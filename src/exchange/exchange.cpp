@@ -120,6 +120,7 @@ struct Exchange::Impl {
   ExchangeOptions options;
   std::optional<Topology> topology;
   Context context{group, model, state, compressor, options};
+  bool compared = false;  // parameters of all ranks, once at least
 
   Impl(Group& g, std::vector<TensorSpec> m, State& s, CompressOptions c, ExchangeOptions o)
       : group(g),
@@ -323,16 +324,26 @@ void Exchange::commit(std::span<Bucket> buckets, std::span<const std::span<float
     }
   }
   impl_->compressor.commit();
-  const int every = impl_->options.check_parameters_every;
-  if (every == 0 || state.step() % static_cast<std::uint64_t>(every) != 0) return;
+  const auto every = static_cast<std::uint64_t>(impl_->options.check_parameters_every);
+  if (every == 0 || (impl_->compared && state.step() % every != 0)) return;
   try {
-    compare_parameters(impl_->group, targets, state.step());
-  } catch (const std::exception& exception) {
-    const Error error = as_error(exception);
-    impl_->group.fail(error);
+    check_parameters(targets);
+  } catch (const Error& error) {
     throw Error(error.code(), error.operation(), error.subject(),
                 fmt::format("{}; step {} itself is committed", error.problem(), state.step() - 1),
                 error.hint());
+  }
+}
+
+void Exchange::check_parameters(std::span<const std::span<float>> parameters) {
+  try {
+    impl_->check_targets(parameters);
+    compare_parameters(impl_->group, parameters, impl_->state.step());
+    impl_->compared = true;
+  } catch (const std::exception& exception) {
+    const Error error = as_error(exception);
+    impl_->group.fail(error);
+    throw Error(error);
   }
 }
 

@@ -5,37 +5,22 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <sstream>
 
+#include "base/difference.h"
 #include "dgc/collectives.h"
 #include "exchange/context.h"
 
 namespace dgc::exchange {
-namespace {
-
-std::vector<std::string> lines_of(std::span<const std::byte> bytes) {
-  std::istringstream text(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(text, line);) lines.push_back(line);
-  return lines;
-}
-
-}  // namespace
-
 void handshake(Group& group, const std::string& description) {
   constexpr std::uint64_t kLimit = std::uint64_t{1} << 26;
-  const auto all = all_gather(group, std::as_bytes(std::span(description)), kLimit);
-  const std::vector<std::string> first = lines_of(all[0]);
-  for (int rank = 1; rank < group.size(); ++rank) {
-    const std::vector<std::string> other = lines_of(all[static_cast<std::size_t>(rank)]);
-    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      const std::string ours = i < first.size() ? first[i] : "nothing more";
-      const std::string theirs = i < other.size() ? other[i] : "nothing more";
-      if (ours == theirs) continue;
-      throw Error(ErrorCode::configuration_mismatch, "handshake", fmt::format("rank {}", rank),
-                  fmt::format("has '{}' where rank 0 has '{}'", theirs, ours),
-                  "start all ranks with the same model, options and checkpoint");
-    }
+  std::vector<std::string> texts;
+  for (const auto& bytes : all_gather(group, std::as_bytes(std::span(description)), kLimit)) {
+    texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  if (const auto difference = first_difference(texts)) {
+    throw Error(ErrorCode::configuration_mismatch, "handshake",
+                fmt::format("rank {}", difference->rank), difference->text(),
+                "start all ranks with the same model, options and checkpoint");
   }
 }
 

@@ -2,10 +2,10 @@
 //
 // 1. Each worker selects its k entries and sends each owner those in the owner's range.
 // 2. The owner adds them, in the order of the ranks, to its whole residual of the range, which
-// costs no
-//    traffic, and selects its share of k from the sum.
+//    costs no traffic, and selects its share of k from the sum.
 // 3. What it selected goes to everybody; the rest, and any rounding error, stays in its residual.
-// A worker receives about 2k entries however many workers there are (DESIGN, section 6).
+// A worker receives about 2k entries however many workers there are. The paper knows all-gather
+// only (its algorithm 4); docs/exchange.md has the bytes and messages of both.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,6 +37,24 @@ std::vector<std::byte> message_of(const Context& context, std::span<const FrameI
   for (const FrameInput& f : frames) writer.add(f, decoded.emplace_back(f.values.size()));
   message.resize(writer.finish());
   return message;
+}
+
+/// What a message selects. The codec makes a dense frame of a list with nearly all elements of a
+/// tensor, and its zeros come back as entries: they stand for places that the list did not have,
+/// which may be in the range of another owner.
+std::vector<Entries> selection_of(std::span<const std::byte> message) {
+  std::vector<Entries> all = decode_entries(message, kMaxElements);
+  for (Entries& entries : all) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < entries.values.size(); ++i) {
+      if (entries.values[i] == 0.0f) continue;
+      entries.indices[kept] = entries.indices[i];
+      entries.values[kept++] = entries.values[i];
+    }
+    entries.indices.resize(kept);
+    entries.values.resize(kept);
+  }
+  return all;
 }
 
 /// This worker's selection, cut up by owner. What re-encoding changes goes back to the residual.
@@ -110,7 +128,7 @@ void run_owner(Context& context, std::span<const Gradient> gradients, const Comp
 
   std::vector<std::byte> whole(context.compressor.bound(gradients));
   whole.resize(context.compressor.compress(gradients, whole, call));
-  const std::vector<Entries> selected = decode_entries(whole, kMaxElements);
+  const std::vector<Entries> selected = selection_of(whole);
   const auto slices = slices_of(context, selected, tensors, loads, cuts, bucket);
   for (const auto& slice : slices) bucket.message_bytes += slice.size();
 
@@ -132,8 +150,7 @@ void run_owner(Context& context, std::span<const Gradient> gradients, const Comp
     sums[tensors[t]].assign(v.begin(), v.end());
   }
   for (int r = 0; r < group.size(); ++r) {
-    for (const Entries& entries :
-         decode_entries(received[static_cast<std::size_t>(r)], kMaxElements)) {
+    for (const Entries& entries : selection_of(received[static_cast<std::size_t>(r)])) {
       const auto place = std::lower_bound(tensors.begin(), tensors.end(), entries.tensor);
       const std::size_t t = static_cast<std::size_t>(place - tensors.begin());
       const bool known = place != tensors.end() && *place == entries.tensor &&

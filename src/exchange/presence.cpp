@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "dgc/collectives.h"
+#include "engine/ended.h"
 
 namespace dgc::exchange {
 namespace {
@@ -39,7 +40,7 @@ std::vector<std::byte> packed(const Presence& presence) {
 }  // namespace
 
 Presence agree(Group& group, const Presence& mine) {
-  if (group.failure()) throw Error(*group.failure());
+  if (group.failure()) throw ended_earlier(*group.failure());
   Presence all = mine;
   const std::vector<std::byte> own = packed(mine);
   // Lengths travel first: ranks that are out of step may be in another collective altogether.

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <charconv>
-#include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 #include <thread>
+
+#include "base/environment.h"
 
 namespace dgc {
 namespace {
@@ -73,17 +72,10 @@ class AddressStore final : public RendezvousStore {
   std::unique_ptr<c10d::TCPStore> store_;
 };
 
-int number(const char* name, int largest) {
-  const char* const text = std::getenv(name);
-  int value = 0;
-  const char* const end = text == nullptr ? nullptr : text + std::strlen(text);
-  if (text == nullptr || std::from_chars(text, end, value).ptr != end || value < 0 ||
-      value > largest) {
-    throw Error(ErrorCode::invalid_argument, "rendezvous", name,
-                text == nullptr ? "is not set" : fmt::format("'{}' is not valid", text),
-                "rendezvous by address needs MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE");
-  }
-  return value;
+int number(const char* name, int most) {
+  return number_in(name, "rendezvous",
+                   "rendezvous by address needs MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE",
+                   most);
 }
 
 }  // namespace
@@ -101,11 +93,11 @@ std::shared_ptr<RendezvousStore> make_address_store(const std::string& host, std
 }
 
 std::shared_ptr<RendezvousStore> address_store_from_environment(std::chrono::milliseconds timeout) {
-  const char* const host = std::getenv("MASTER_ADDR");
-  if (host == nullptr || *host == '\0') return nullptr;
+  const std::optional<std::string> host = variable("MASTER_ADDR");
+  if (!host) return nullptr;
   const auto port = static_cast<std::uint16_t>(number("MASTER_PORT", 65535));
   const int size = number("WORLD_SIZE", 1 << 16);
-  return make_address_store(host, port, number("RANK", size - 1), size, timeout);
+  return make_address_store(*host, port, number("RANK", size - 1), size, timeout);
 }
 
 }  // namespace dgc

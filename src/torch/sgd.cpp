@@ -258,6 +258,15 @@ void Sgd::broadcast_parameters() {
   impl_->broadcast_parameters();
 }
 
+void Sgd::check_parameters() {
+  impl_->require_idle("check_parameters");
+  std::vector<std::span<float>> values;
+  for (std::size_t t = 0; t < impl_->trained.size(); ++t) {
+    values.push_back(impl_->parameter(t).values());
+  }
+  impl_->exchange->check_parameters(values);
+}
+
 void Sgd::abandon(const Error& cause) noexcept { impl_->pipeline->abandon(cause); }
 void Sgd::request_stop() noexcept { impl_->pipeline->stop = true; }
 bool Sgd::stop_requested() const noexcept { return impl_->stop; }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "engine/ended.h"
 #include "torch/decay.h"
 #include "torch/sgd_impl.h"
 
@@ -46,7 +47,7 @@ std::vector<std::span<float>> Sgd::Impl::targets_of_step() {
 }
 
 void Sgd::Impl::step() {
-  if (pipeline->failure()) throw Error(*pipeline->failure());
+  if (pipeline->failure()) throw ended_earlier(*pipeline->failure());
   std::vector<std::span<float>> targets;
   try {
     targets = targets_of_step();

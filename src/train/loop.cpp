@@ -101,6 +101,7 @@ class Loop {
       while (sgd_->steps() < steps_ && !stopped) {
         const bool epoch_ended = step(batches);
         const bool last = sgd_->steps() == steps_;
+        if (last || sgd_->stop_requested()) sgd_->check_parameters();
         if (epoch_ended || last) evaluate();
         stopped = sgd_->stop_requested() && !last;
         const auto every = static_cast<std::uint64_t>(settings_.checkpoint_every);

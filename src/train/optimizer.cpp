@@ -1,7 +1,10 @@
 #include "train/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
+#include "dgc/error.h"
 #include "dgc/schedule.h"
 
 namespace dgc::train {
@@ -9,12 +12,14 @@ namespace {
 
 /// The paper's warm-up, as far as it is above the final ratio.
 Schedule schedule_of(const Settings& settings, std::int64_t steps_per_epoch) {
-  std::vector<double> stages;
-  for (const double ratio : {0.25, 0.0625, 0.015625, 0.004}) {
-    if (ratio > settings.ratio) stages.push_back(ratio);
-  }
+  const std::vector<double> stages = Schedule::paper_stages(settings.ratio);
   const double steps = settings.warmup_epochs * static_cast<double>(steps_per_epoch);
   if (!settings.warmup || stages.empty() || steps <= 0.0) return Schedule(settings.ratio);
+  if (!(steps < 0x1p62)) {
+    throw Error(ErrorCode::invalid_argument, "train", "--warmup-epochs",
+                fmt::format("{} epochs are more steps than can be counted", settings.warmup_epochs),
+                "give fewer epochs than the run has, 4 for example");
+  }
   const auto each = std::llround(steps / static_cast<double>(stages.size()));
   return Schedule::stages(stages, std::max<std::int64_t>(1, each), settings.ratio);
 }

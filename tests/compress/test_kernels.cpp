@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "support/helpers.h"
@@ -126,6 +127,43 @@ TEST(Kernels, DecayedVelocityBecomesZero) {
   }
   EXPECT_EQ(u, 0.0f);
   EXPECT_GT(v, 0.0f);  // what it still carried has arrived in the residual
+}
+
+// Whoever computes the rule in another way compares with accumulate(), bit for bit: also where
+// velocities fall out of the normal range.
+TEST(UpdateRule, IsThatOfEveryKernelForDenormals) {
+  constexpr std::size_t kCount = 1000;
+  constexpr float kTiny = std::numeric_limits<float>::min();
+  std::vector<TargetKernels> tables = vector_tables();
+  tables.push_back({&scalar_kernels(), true});
+  for (const TargetKernels& table : tables) {
+    if (!table.supported) continue;
+    for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
+      Arrays expected = random_arrays(kCount, 3);
+      for (std::size_t i = 0; i < kCount; ++i) {
+        expected.u[i] *= 4.0f * kTiny;
+        expected.g[i] *= i % 3 == 0 ? 0.0f : kTiny;
+        if (i % 2 == 0) expected.v[i] *= kTiny;
+      }
+      Arrays actual = expected;
+      std::vector<Candidate> out(kCount);
+      std::size_t dropped = 0;
+      for (int step = 0; step < 20; ++step) {
+        accumulate(rule, expected.g, expected.u, expected.v, 0.5f, 0.9f);
+        table.kernels->accumulate[static_cast<int>(rule)](
+            {actual.g.data(), actual.u.data(), actual.v.data(), kCount, 0.5f, 0.9f, kNoCandidates,
+             0},
+            out.data());
+        ASSERT_TRUE(same_bits(expected.u, actual.u)) << table.kernels->name;
+        ASSERT_TRUE(same_bits(expected.v, actual.v)) << table.kernels->name;
+        for (const float u : expected.u) {
+          ASSERT_TRUE(rule == Rule::plain || u == 0.0f || std::fabs(u) >= kTiny);
+          dropped += u == 0.0f;
+        }
+      }
+      EXPECT_TRUE(rule == Rule::plain || dropped > kCount);
+    }
+  }
 }
 
 TEST(Target, EnvironmentChoosesAndBadValuesAreErrors) {

@@ -1,8 +1,11 @@
 #include "dgc/schedule.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "support/helpers.h"
 
@@ -77,6 +80,72 @@ TEST(Schedule, DescriptionAgreesWithRatio) {
             "steps 30 to 39: ratio 0.004 (sparsity 99.6 %)\n"
             "steps 40 and on: ratio 0.001 (sparsity 99.9 %)\n");
   EXPECT_EQ(Schedule(0.01).describe(), "steps 0 and on: ratio 0.01 (sparsity 99 %)\n");
+}
+
+/// The description of a list of stages, made step by step.
+std::string step_by_step(const Schedule& schedule) {
+  std::string text;
+  const auto line = [&](std::int64_t begin, const std::string& end) {
+    const double ratio = schedule.ratio_at(begin);
+    text += fmt::format("steps {} {}: ratio {:.6g} (sparsity {:.6g} %)\n", begin, end, ratio,
+                        100.0 * (1.0 - ratio));
+  };
+  std::int64_t begin = 0;
+  for (std::int64_t s = 1; s <= schedule.warmup_steps(); ++s) {
+    if (s < schedule.warmup_steps() && schedule.ratio_at(s) == schedule.ratio_at(begin)) continue;
+    line(begin, "to " + std::to_string(s - 1));
+    begin = s;
+  }
+  line(schedule.warmup_steps(), "and on");
+  return text;
+}
+
+TEST(Schedule, DescribesStagesOfAnyLength) {
+  for (std::int64_t steps = 1; steps <= 50; ++steps) {
+    const Schedule paper = Schedule::paper(steps);  // also fewer steps than stages
+    EXPECT_EQ(paper.describe(), step_by_step(paper)) << steps;
+  }
+  const Schedule repeated = Schedule::stages({0.5, 0.5, 0.1, 0.01}, 7, 0.01);
+  EXPECT_EQ(repeated.describe(), step_by_step(repeated));
+}
+
+// No loop over steps, no overflow.
+TEST(Schedule, LongSchedulesAreDescribedAtOnceAndComplete) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const Schedule paper = Schedule::paper(kMost);
+  EXPECT_EQ(
+      paper.describe(),
+      "steps 0 to 2305843009213693951: ratio 0.25 (sparsity 75 %)\n"
+      "steps 2305843009213693952 to 4611686018427387903: ratio 0.0625 (sparsity 93.75 %)\n"
+      "steps 4611686018427387904 to 6917529027641081855: ratio 0.015625 (sparsity 98.4375 %)\n"
+      "steps 6917529027641081856 to 9223372036854775806: ratio 0.004 (sparsity 99.6 %)\n"
+      "steps 9223372036854775807 and on: ratio 0.001 (sparsity 99.9 %)\n");
+  EXPECT_EQ(paper.ratio_at(kMost - 1), 0.004);
+  EXPECT_EQ(paper.ratio_at(kMost / 2 - 1), 0.0625);
+  const std::string ramp = Schedule::exponential(0.25, 0.001, kMost).describe();
+  EXPECT_EQ(std::count(ramp.begin(), ramp.end(), '\n'), 12);
+}
+
+TEST(Schedule, RefusesStepsThatCannotBeCounted) {
+  for (const char* text : {"paper:1e17ep", "paper:1e300ep", "0.25,0.01:1e300ep", "paper:nanep",
+                           "exp:0.25,0.01:infep", "0.5,0.4,0.3:9223372036854775807"}) {
+    try {
+      Schedule::parse(text, 250);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_NE(error.problem().find("more steps than can be counted"), std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_EQ(Schedule::parse("0.5,0.3:9223372036854775807", 1).warmup_steps(),
+            std::numeric_limits<std::int64_t>::max());
+}
+
+TEST(Schedule, StagesOfThePaperEndAboveTheFinalRatio) {
+  EXPECT_EQ(Schedule::paper_stages(), (std::vector<double>{0.25, 0.0625, 0.015625, 0.004}));
+  EXPECT_EQ(Schedule::paper_stages(0.015625), (std::vector<double>{0.25, 0.0625}));
+  EXPECT_TRUE(Schedule::paper_stages(0.25).empty());
 }
 
 }  // namespace

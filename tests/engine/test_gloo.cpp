@@ -1,13 +1,19 @@
 // Groups of processes over Gloo: conformance; ranks that are killed, stopped or give up; and that
 // nothing is left behind.
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <gloo/transport/tcp/address.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 
+#include <array>
+#include <optional>
 #include <thread>
 
 #include "dgc/collectives.h"
+#include "engine/gloo_device.h"
 #include "exchange/presence.h"
 #include "support/conformance.h"
 #include "support/processes.h"
@@ -209,6 +215,88 @@ TEST(GlooGroup, BadSettingsAreRefused) {
   EXPECT_EQ(code({.size = 2, .hostname = "nosuch.invalid"}), ErrorCode::invalid_argument);
   EXPECT_THROW(make_file_store(folder.path() / "absent"), Error);
   EXPECT_THROW(make_gloo_group(nullptr, {.size = 2}), Error);
+}
+
+/// A file store in which rank 1 seems to be on another machine: the name of its network is other.
+class TwoMachines final : public RendezvousStore {
+ public:
+  explicit TwoMachines(const fs::path& folder) : store_(make_file_store(folder)) {}
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    std::vector<std::byte> bytes(value.begin(), value.end());
+    if (key.ends_with("/address.1")) bytes.push_back(std::byte{'x'});
+    store_->set(key, bytes);
+  }
+  std::optional<std::vector<std::byte>> get(const std::string& key,
+                                            std::chrono::milliseconds timeout) override {
+    return store_->get(key, timeout);
+  }
+  std::optional<std::vector<std::byte>> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  void remove(const std::string& key) noexcept override { store_->remove(key); }
+
+ private:
+  std::shared_ptr<RendezvousStore> store_;
+};
+
+// Gloo would try to connect until the time is over.
+TEST(GlooGroup, ALoopbackAddressOfSeveralMachinesIsRefusedAtOnce) {
+  const TemporaryFolder folder;
+  std::array<std::optional<Error>, 2> errors;
+  const auto run = [&](int rank) {
+    try {
+      make_gloo_group(
+          std::make_shared<TwoMachines>(folder.path()),
+          {.rank = rank, .size = 2, .hostname = "127.0.0.1", .timeout = std::chrono::hours(1)});
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(rank)] = error;
+    }
+  };
+  {
+    const std::jthread other([&] { run(1); });
+    run(0);
+  }
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("listens on 127.0.0.1"), std::string::npos)
+        << error->what();
+    EXPECT_NE(std::string(error->what()).find("DGC_INTERFACE"), std::string::npos) << error->what();
+  }
+}
+
+TEST(GlooDevice, LoopbackAddressesAreKnown) {
+  const auto loopback = [](const char* hostname) {
+    sockaddr_storage storage{};
+    auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
+    if (::inet_pton(AF_INET, hostname, &v4.sin_addr) == 1) {
+      v4.sin_family = AF_INET;
+    } else if (::inet_pton(AF_INET6, hostname, &v6.sin6_addr) == 1) {
+      v6.sin6_family = AF_INET6;
+    }
+    return detail::loopback_in(gloo::transport::tcp::Address(storage).bytes());
+  };
+  EXPECT_EQ(loopback("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(loopback("127.0.1.1"), "127.0.1.1");
+  EXPECT_EQ(loopback("::1"), "::1");
+  EXPECT_EQ(loopback("10.0.0.127"), std::nullopt);
+  EXPECT_EQ(loopback("fe80::1"), std::nullopt);
+}
+
+TEST(GlooDevice, MessagesHaveThePortsThatPeopleKnow) {
+  // Ports as this Gloo prints them.
+  const auto printed = [](std::uint16_t port) {
+    sockaddr_in in{};
+    in.sin_family = AF_INET;
+    in.sin_port = htons(port);
+    in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return gloo::transport::tcp::Address(reinterpret_cast<const sockaddr*>(&in), sizeof in).str();
+  };
+  EXPECT_EQ(detail::readable("[tcp/pair.cc:89] Connection closed by peer " + printed(39539)),
+            "Connection closed by peer [127.0.0.1]:39539");
+  EXPECT_EQ(detail::readable(fmt::format("{} to {} and [", printed(80), printed(65535))),
+            "[127.0.0.1]:80 to [127.0.0.1]:65535 and [");
+  EXPECT_EQ(detail::readable("nothing of that [x]: here"), "nothing of that [x]: here");
 }
 
 std::size_t entries(const char* folder) {

@@ -38,8 +38,20 @@ TEST(LocalGroup, TheFirstCauseReachesEverybodyAndStays) {
     try {
       barrier(group);
     } catch (const Error& first) {
-      // Dead for good: the same error again.
-      EXPECT_EQ(test::code_of([&] { barrier(group); }), first.code());
+      // Dead for good: the same code and cause again, and that it is not of this call.
+      for (int again = 0; again < 2; ++again) {
+        try {
+          barrier(group);
+          ADD_FAILURE() << "the group is dead";
+        } catch (const Error& later) {
+          EXPECT_EQ(later.code(), first.code());
+          EXPECT_EQ(later.subject(), first.subject());
+          EXPECT_NE(std::string(later.what()).find("nan at index 5, step 7"), std::string::npos);
+          EXPECT_EQ(later.problem().find("the group ended earlier: "), 0u) << later.what();
+          EXPECT_EQ(later.problem().rfind("the group ended earlier: "), 0u) << later.what();
+          EXPECT_NE(later.hint().find("make a new group"), std::string::npos) << later.what();
+        }
+      }
       throw;
     }
   });

@@ -423,6 +423,48 @@ TEST(ExchangeFaults, ADivergedReplicaIsNamed) {
   }
 }
 
+// Also where the run is shorter than the interval, and after a resume.
+TEST(ExchangeFaults, ParametersAreComparedAfterTheFirstStepAndOnRequest) {
+  for (const bool at_first : {true, false}) {
+    const auto errors = run_ranks(3, 10s, [&](Group& group) {
+      State state(kModel, static_cast<std::uint32_t>(group.rank()), 3);
+      state.set_step(41);
+      Exchange exchange(group, kModel, state, {}, {});
+      Tensors mine = zeros(kModel);
+      if (at_first && group.rank() == 2) mine[0][7] = 1e-6f;
+      for (int step = 0; step < 3; ++step) {
+        auto random = random_of(group.rank(), step);
+        exchange.step(gradients_of(test::gaussian(kModel, random)), spans_of(mine), 1.0f);
+        EXPECT_FALSE(at_first) << "the first step found nothing";
+      }
+      exchange.check_parameters(spans_of(mine));
+      if (group.rank() == 2) mine[0][7] += 1e-6f;
+      exchange.check_parameters(spans_of(mine));
+    });
+    for (const auto& error : errors) {
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code(), ErrorCode::diverged);
+      EXPECT_EQ(error->subject(), "rank 2");
+      const std::string step = at_first ? "step 42; step 41 itself is committed" : "step 44";
+      EXPECT_NE(std::string(error->what()).find(step), std::string::npos) << error->what();
+    }
+  }
+}
+
+// Whoever tries again on the same group reads why that cannot work.
+TEST(ExchangeFaults, ASecondConstructionSaysThatTheGroupIsDead) {
+  const auto errors = run_ranks(2, 10s, [&](Group& group) {
+    State state(kModel, static_cast<std::uint32_t>(group.rank()), 2);
+    EXPECT_THROW(Exchange(group, kModel, state, {.threads = 0}, {}), Error);
+    Exchange right(group, kModel, state, {}, {});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_NE(std::string(error->what()).find("the group ended earlier: "), std::string::npos);
+    EXPECT_NE(std::string(error->what()).find("threads"), std::string::npos) << error->what();
+  }
+}
+
 TEST(ExchangeFaults, ABadGradientOnOneRankIsReadByAll) {
   const auto errors = run_ranks(3, 10s, [&](Group& group) {
     State state(kModel, static_cast<std::uint32_t>(group.rank()), 3);

@@ -198,5 +198,17 @@ TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
   EXPECT_TRUE(bare.momentum_correction());
 }
 
+TEST(TrainOptimizer, AWarmUpThatCannotBeCountedIsRefused) {
+  for (const double epochs : {1e17, 1e300}) {
+    const Settings settings = resolve({{"recipe", "fashion"}, {"warmup-epochs", epochs}});
+    try {
+      optimizer_options(settings, "dgc", 250);
+      ADD_FAILURE() << epochs;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.subject(), "--warmup-epochs");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dgc::test
