@@ -236,7 +236,7 @@ nlohmann::json run_one(const Options& options, CompressOptions settings, const s
   Timings whole;
   std::uint64_t reselected = 0;
   std::uint64_t candidates = 0;
-  process::Progress progress(fmt::format("{}, {} thread{}", kind, threads, threads == 1 ? "" : "s"),
+  process::ProgressBar progress(fmt::format("{}, {} thread{}", kind, threads, threads == 1 ? "" : "s"),
                              static_cast<std::size_t>(options.warmup + options.steps),
                              options.quiet);
   for (int i = 0; i < options.warmup; ++i) {

@@ -235,7 +235,7 @@ nlohmann::json measure(Group& group, const Options& options, const Topology& top
   // Hashing would be measured too: the parameters are compared in a step after the measured ones.
   Trainer trainer(group, options, topology, algorithm, options.elements,
                   verified ? kWarmup + options.steps + 1 : 0);
-  process::Progress progress(std::string(name_of(algorithm)),
+  process::ProgressBar progress(std::string(name_of(algorithm)),
                              static_cast<std::size_t>(kWarmup + options.steps),
                              options.quiet || group.rank() != 0);
   Bucket bucket;
@@ -264,7 +264,7 @@ nlohmann::json measure_plain(Group& group, const Options& options, const std::st
   std::vector<float> values(options.elements);
   nlohmann::json runs = nlohmann::json::array();
   Traffic moved;
-  process::Progress progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
+  process::ProgressBar progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
                              options.quiet || group.rank() != 0);
   for (int i = 0; i < kWarmup + options.steps; ++i) {
     // Small whole numbers: sums are exact in any order.

@@ -134,7 +134,7 @@ class Worker {
     Sgd compressed(*group_, *compressed_.module, settings_of(options_));
     const bool first = group_->rank() == 0;
     const int total = options_.warmup + options_.steps;
-    process::Progress progress(fmt::format("{}, {} worker{}", options_.model, group_->size(),
+    process::ProgressBar progress(fmt::format("{}, {} worker{}", options_.model, group_->size(),
                                            group_->size() == 1 ? "" : "s"),
                                static_cast<std::size_t>(total), options_.quiet || !first);
     Measured measured;

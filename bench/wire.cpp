@@ -254,7 +254,7 @@ void run(const Options& options) {
   std::mt19937_64 random(options.seed);
   FloatBuffer target(options.elements);
   nlohmann::json results = nlohmann::json::array();
-  process::Progress progress("bench wire", cases.size() + 1, options.quiet);
+  process::ProgressBar progress("bench wire", cases.size() + 1, options.quiet);
   for (const Case& c : cases) {
     results.push_back(run_case(options, c, target, random));
     progress.advance();

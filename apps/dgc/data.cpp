@@ -121,10 +121,11 @@ std::filesystem::path folder_of(const std::string& word) {
 
 void check(const CheckArguments& arguments) {
   const std::filesystem::path folder = folder_of(arguments.folder);
-  std::unique_ptr<process::Progress> progress;
+  std::unique_ptr<process::ProgressBar> progress;
   data::CheckOptions options{.quick = arguments.quick, .progress = {}};
   options.progress = [&](std::size_t, std::size_t total) {
-    if (!progress) progress = std::make_unique<process::Progress>("check", total, arguments.quiet);
+    if (!progress)
+      progress = std::make_unique<process::ProgressBar>("check", total, arguments.quiet);
     progress->advance();
   };
   const data::CheckedData checked = data::check_data(folder, options);

@@ -14,7 +14,8 @@
 #include "process/rendezvous.h"
 #include "process/tuning.h"
 #include "torch_part.h"
-#include "train/sizes.h"
+#include "train/measure_compute.h"
+#include "train/measure_sizes.h"
 
 namespace dgc::app {
 namespace {
@@ -59,12 +60,15 @@ std::vector<std::string> own_arguments() {
 
 int train_as_rank(const TrainJob&, int) { start_anew("train"); }
 int train_in_threads(const TrainJob&, int) { start_anew("train"); }
-double measured_compute(const std::string&, int, int) { start_anew("plan --measure"); }
 
 }  // namespace dgc::app
 
 nlohmann::json dgc::bench::measure_steps(const TorchOptions&, int) {
   app::start_anew("bench torch");
+}
+
+double dgc::train::measure_compute(const models::Model&, int, int) {
+  app::start_anew("plan --measure");
 }
 
 dgc::train::ModelSizes dgc::train::measure_sizes(const models::Model&, int,

@@ -17,7 +17,7 @@
 #include "plan/costs_file.h"
 #include "plan/quantity.h"
 #include "process/terminal.h"
-#include "torch_part.h"
+#include "train/measure_compute.h"
 
 namespace dgc::app {
 namespace {
@@ -127,7 +127,7 @@ plan::Scenario setup_of(const Options& o) {
   }
   const int batch =
       o.batch.empty() ? kDefaultBatch : parse_number("--batch", o.batch, 1, 1 << 20, "32");
-  setup.compute = measured_compute(setup.model.name, batch, setup.shared_cores > 0 ? 1 : 0);
+  setup.compute = train::measure_compute(setup.model, batch, setup.shared_cores > 0 ? 1 : 0);
   return setup;
 }
 

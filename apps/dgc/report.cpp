@@ -1,5 +1,5 @@
 // dgc report: what came out of training runs, as a table and as a page.
-#include "report/html.h"
+#include "report/page.h"
 
 #include <fmt/format.h>
 
@@ -17,15 +17,15 @@ namespace {
 namespace fs = std::filesystem;
 
 void print_json(const std::vector<report::Run>& runs, const fs::path& html) {
-  auto all = nlohmann::json::array();
+  auto all = nlohmann::ordered_json::array();
   for (const report::Run& run : runs) {
     all.push_back({{"run", run.name},
                    {"folder", run.folder.string()},
-                   {"summary", run.summary},
+                   {"summary", run.summary_file},
                    {"notes", run.notes},
                    {"report", html.string()}});
   }
-  fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+  fmt::print("{}\n", all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 void print_tables(const std::vector<report::Run>& runs, const fs::path& html) {

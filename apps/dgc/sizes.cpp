@@ -1,5 +1,5 @@
 // dgc sizes: the messages of the paper's models, beside the paper's own figures.
-#include "train/sizes.h"
+#include "train/measure_sizes.h"
 
 #include <fmt/format.h>
 
@@ -98,8 +98,8 @@ void run(const Arguments& arguments) {
   std::vector<ModelSizes> all;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   {
-    process::Progress progress("sizes", models.size() * static_cast<std::size_t>(arguments.steps),
-                               arguments.quiet);
+    process::ProgressBar progress(
+        "sizes", models.size() * static_cast<std::size_t>(arguments.steps), arguments.quiet);
     for (const Model* model : models) {
       all.push_back(train::measure_sizes(*model, arguments.steps, [&] { progress.advance(); }));
       json.push_back(to_json(all.back(), *model));

@@ -3,13 +3,13 @@
 // `dgc` each of these functions, and those that the headers below declare, starts the same command
 // anew as `dgc-torch` (front.cpp); nothing may have been printed before.
 //
-//   bench/torch.h         measure_steps()
-//   process/rendezvous.h  join_group(), where a group meets at MASTER_ADDR
-//   train/sizes.h         measure_sizes()
+//   bench/torch.h            measure_steps()
+//   process/rendezvous.h     join_group(), where a group meets at MASTER_ADDR
+//   train/measure_compute.h  measure_compute()
+//   train/measure_sizes.h    measure_sizes()
 #pragma once
 
 #include <filesystem>
-#include <string>
 
 #include "train/settings.h"
 
@@ -29,9 +29,5 @@ int train_as_rank(const TrainJob& job, int workers);
 
 /// All ranks, as threads of this process. Returns the exit status.
 int train_in_threads(const TrainJob& job, int workers);
-
-/// Seconds of forward and backward of one worker with a batch of so many examples: the median of a
-/// few steps on generated data. `threads` 0: all cores.
-double measured_compute(const std::string& model, int batch, int threads);
 
 }  // namespace dgc::app

@@ -18,9 +18,9 @@
 #include "process/terminal.h"
 #include "process/tuning.h"
 #include "torch_part.h"
+#include "train/changeable.h"
 #include "train/console.h"
 #include "train/recipe.h"
-#include "train/resume.h"
 #include "train/run_folder.h"
 
 namespace dgc::app {

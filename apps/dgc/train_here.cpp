@@ -10,12 +10,12 @@
 #include "process/terminal.h"
 #include "process/tuning.h"
 #include "report/compare.h"
-#include "report/html.h"
+#include "report/page.h"
 #include "torch_part.h"
+#include "train/across_ranks.h"
 #include "train/recipe.h"
 #include "train/run_folder.h"
-#include "train/session.h"
-#include "train/together.h"
+#include "train/train_run.h"
 
 namespace dgc::app {
 namespace {
@@ -54,12 +54,12 @@ void print_settings(const train::Settings& settings, train::Console& console) {
 }
 
 /// Rank 0: what came out, as a page and on the terminal.
-void show(const train::SessionOutcome& outcome, const TrainJob& job) {
+void show(const train::TrainedRun& trained, const TrainJob& job) {
   const report::Run run = report::read_run(job.folder);
   report::write_report(std::span(&run, 1), job.folder / train::kReportFile);
-  if (outcome.stopped) return;
+  if (trained.stopped) return;
   if (job.as_json) {
-    fmt::print("{}\n", outcome.summary.dump(2));
+    fmt::print("{}\n", train::to_json(trained.summary).dump(2));
   } else {
     fmt::print("\n{}\n{}\nreport: {}\n", process::table(report::comparison_rows(run)),
                report::comparison_words(run), (job.folder / train::kReportFile).string());
@@ -73,12 +73,12 @@ int work(Group& group, const TrainJob& job) {
   console.say(fmt::format("dgc train {}: {} on {} workers ({}), run in {}", job.settings.recipe,
                           job.settings.model, group.size(), group.engine(), job.folder.string()));
   print_settings(job.settings, console);
-  const train::SessionOutcome outcome = train::run_session(
+  const train::TrainedRun trained = train::train_run(
       group,
       {.settings = job.settings, .folder = job.folder, .resume = job.resume, .stop = &stop_signal},
       console);
-  if (first) show(outcome, job);
-  if (!outcome.stopped) return 0;
+  if (first) show(trained, job);
+  if (!trained.stopped) return 0;
   console.say(fmt::format("stopped, with a checkpoint. Continue with: dgc train --resume {}",
                           job.folder.string()));
   // Another rank may have had the signal.

@@ -45,10 +45,10 @@ void say(const std::string& text) noexcept {
   std::fflush(stderr);
 }
 
-Progress::Progress(std::string what, std::size_t total, bool quiet)
+ProgressBar::ProgressBar(std::string what, std::size_t total, bool quiet)
     : what_(std::move(what)), total_(total), quiet_(quiet), terminal_(::isatty(2) != 0) {}
 
-void Progress::advance() {
+void ProgressBar::advance() {
   ++done_;
   const auto now = Clock::now();
   const std::chrono::duration<double> elapsed = now - start_;
@@ -63,7 +63,7 @@ void Progress::advance() {
   shown_ = true;
 }
 
-Progress::~Progress() {
+ProgressBar::~ProgressBar() {
   if (shown_ && terminal_) say("\r\033[K");
 }
 

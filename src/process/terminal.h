@@ -18,12 +18,12 @@ void say(const std::string& text) noexcept;
 
 /// One line on stderr that says how far a job is: rewritten in place on a terminal, a plain line
 /// every few seconds otherwise, nothing when quiet or in the first two seconds.
-class Progress {
+class ProgressBar {
  public:
-  Progress(std::string what, std::size_t total, bool quiet);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ProgressBar(std::string what, std::size_t total, bool quiet);
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
 
   void advance();
 

@@ -24,20 +24,23 @@ std::string difference_text(const Mode& mode, const Mode* other) {
 std::string difference_words(const Run& run, double difference) {
   const std::string amount = fmt::format("{:.2f}", std::abs(difference));
   if (amount == "0.00") return "level with dense";
-  return fmt::format("{}{} {} dense{}", amount, run.metric_unit == "%" ? " points" : "",
+  return fmt::format("{}{} {} dense{}", amount,
+                     run.summary.facts.metric_unit == "%" ? " points" : "",
                      difference < 0.0 ? "below" : "above",
-                     run.higher_is_better ? "" : " (lower is better)");
+                     run.summary.facts.higher_is_better ? "" : " (lower is better)");
 }
 
 std::string value_of_metric(const Run& run, double metric) {
   const std::string number = metric_text(metric);
-  if (run.metric_unit == "%") return fmt::format("{} % {}", number, run.metric_name);
-  return fmt::format("{} {}{}{}", run.metric_name, number, run.metric_unit.empty() ? "" : " ",
-                     run.metric_unit);
+  if (run.summary.facts.metric_unit == "%")
+    return fmt::format("{} % {}", number, run.summary.facts.metric_name);
+  return fmt::format("{} {}{}{}", run.summary.facts.metric_name, number,
+                     run.summary.facts.metric_unit.empty() ? "" : " ",
+                     run.summary.facts.metric_unit);
 }
 
 std::string ending(const Run& run, const Mode& mode, const Mode* dense) {
-  const Result& result = mode.result;
+  const train::Result& result = mode.result;
   const char* const verb = result.finished ? "ended" : "is";
   if (!std::isfinite(result.metric)) return "has not been evaluated";
   if (dense == nullptr || !std::isfinite(dense->result.metric)) {
@@ -45,12 +48,12 @@ std::string ending(const Run& run, const Mode& mode, const Mode* dense) {
   }
   const std::string words = difference_words(run, result.metric - dense->result.metric);
   // Points speak for themselves; other differences need something to compare with.
-  if (run.metric_unit == "%") return fmt::format("{} {}", verb, words);
+  if (run.summary.facts.metric_unit == "%") return fmt::format("{} {}", verb, words);
   return fmt::format("{} at {}, {}", verb, value_of_metric(run, result.metric), words);
 }
 
 std::string sentence(const Run& run, const Mode& mode, const Mode* dense) {
-  const Result& result = mode.result;
+  const train::Result& result = mode.result;
   const std::string so_far = result.finished ? "" : "not finished: ";
   const std::string whole = ratio_text(result.message_ratio_total);
   std::string sizes;
@@ -107,7 +110,8 @@ const Mode* baseline(std::span<const Run> runs, std::size_t run, const Mode& mod
   if (runs[run].dense() != nullptr) return runs[run].dense();
   // Of another run with the same task, length and seed; rates may have been tuned for each.
   for (const Run& other : runs) {
-    if (other.dense() != nullptr && other.metric_name == runs[run].metric_name &&
+    if (other.dense() != nullptr &&
+        other.summary.facts.metric_name == runs[run].summary.facts.metric_name &&
         same_training(other.config, runs[run].config)) {
       return other.dense();
     }
@@ -117,11 +121,13 @@ const Mode* baseline(std::span<const Run> runs, std::size_t run, const Mode& mod
 
 Rows comparison_rows(std::span<const Run> runs) {
   bool same_metric = true;
-  for (const Run& run : runs) same_metric &= run.metric_name == runs[0].metric_name;
+  for (const Run& run : runs)
+    same_metric &= run.summary.facts.metric_name == runs[0].summary.facts.metric_name;
   std::string metric = "metric";
   if (same_metric && !runs.empty()) {
-    metric = runs[0].metric_name;
-    if (!runs[0].metric_unit.empty()) metric += ", " + runs[0].metric_unit;
+    metric = runs[0].summary.facts.metric_name;
+    if (!runs[0].summary.facts.metric_unit.empty())
+      metric += ", " + runs[0].summary.facts.metric_unit;
   }
   Rows rows = {{"mode", metric, "vs dense", "epochs", "time", "waiting", "sent per step",
                 "message ratio", "with warm-up", "traffic ratio"}};
@@ -129,15 +135,15 @@ Rows comparison_rows(std::span<const Run> runs) {
   const auto names = run_names(runs);
   for (std::size_t i = 0; i < runs.size(); ++i) {
     for (const Mode& mode : runs[i].modes) {
-      const Result& result = mode.result;
+      const train::Result& result = mode.result;
       auto& row = rows.emplace_back();
       if (runs.size() > 1) row.push_back(names[i]);
       std::string value = metric_text(result.metric);
-      if (!same_metric) value = fmt::format("{} ({})", value, runs[i].metric_name);
+      if (!same_metric) value = fmt::format("{} ({})", value, runs[i].summary.facts.metric_name);
       for (std::string cell :
            {train::valid_utf8(mode.name), value, difference_text(mode, baseline(runs, i, mode)),
             epochs_text(result.epochs), seconds_text(result.seconds),
-            percent_text(result.waiting_share()), bytes_text(result.bytes_up_per_step),
+            percent_text(result.waiting_share), bytes_text(result.bytes_up_per_step),
             ratio_text(result.message_ratio), ratio_text(result.message_ratio_total),
             ratio_text(result.traffic_ratio)}) {
         row.push_back(std::move(cell));

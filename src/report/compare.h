@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "report/run.h"
+#include "report/read_run.h"
 
 namespace dgc::report {
 

@@ -11,31 +11,25 @@
 namespace dgc::report {
 namespace {
 
-std::string fact(const Run& run, const char* key) {
-  if (!run.summary.is_object() || !run.summary.contains(key)) return {};
-  const auto& value = run.summary[key];
-  return value.is_number_unsigned() ? count_text(value.get<double>()) : value_text(value);
-}
-
-/// "fashion", "cnn, 224,714 parameters", "4 workers on gloo", ...
+/// "fashion", "cnn", "224,714 parameters", "4 workers", ...
 std::vector<std::string> facts(const Run& run) {
+  const train::Summary& summary = run.summary;
   std::vector<std::string> list;
-  const auto add = [&](const char* key, const char* before, const char* after) {
-    const std::string value = fact(run, key);
-    if (!value.empty()) list.push_back(before + value + after);
+  const auto add = [&](const std::string& text) {
+    if (!text.empty()) list.push_back(text);
   };
-  add("recipe", "", "");
-  add("model", "", "");
-  add("parameters", "", " parameters");
-  add("workers", "", " workers");
-  add("engine", "", "");
-  add("seed", "seed ", "");
-  const auto machine = run.summary.is_object() ? run.summary.find("machine") : run.summary.end();
-  if (machine != run.summary.end() && machine->is_object()) {
-    if (machine->contains("cpu")) list.push_back(value_text((*machine)["cpu"]));
-    if (machine->contains("cores")) list.push_back(value_text((*machine)["cores"]) + " cores");
-  }
-  std::string date = fact(run, "date");
+  const auto number = [&](double value, const char* before, const char* after) {
+    if (std::isfinite(value)) list.push_back(before + count_text(value) + after);
+  };
+  add(summary.recipe);
+  add(summary.facts.model);
+  number(summary.facts.parameters, "", " parameters");
+  number(summary.facts.workers, "", " workers");
+  add(summary.facts.engine);
+  number(summary.seed, "seed ", "");
+  add(summary.cpu);
+  number(summary.cores, "", " cores");
+  std::string date = summary.date;
   if (date.size() == 20 && date[10] == 'T') date = date.substr(0, 10) + " " + date.substr(11, 5);
   if (!date.empty()) list.push_back(date + " UTC");
   return list;
@@ -68,15 +62,16 @@ std::string tiles(const Run& run) {
     if (mode.name == "dgc" || (shown == nullptr && mode.name != "dense")) shown = &mode;
   }
   if (shown == nullptr) return {};
-  const Result& result = shown->result;
+  const train::Result& result = shown->result;
   const Mode* const dense = run.dense();
-  const bool percent = run.metric_unit == "%";
+  const bool percent = run.summary.facts.metric_unit == "%";
   std::string than;
   if (dense != nullptr) {
     than = fmt::format("dense: {}{}", metric_text(dense->result.metric), percent ? " %" : "");
   }
-  std::string html = tile(metric_text(result.metric), percent ? " %" : "",
-                          fmt::format("{} of {}", run.metric_name, shown->name), than);
+  std::string html =
+      tile(metric_text(result.metric), percent ? " %" : "",
+           fmt::format("{} of {}", run.summary.facts.metric_name, shown->name), than);
   const auto ratio = [&](double steady, double total, const char* label) {
     html += tile(ratio_text(steady), "×", label,
                  std::isfinite(total) ? ratio_text(total) + "× with warm-up" : "");
@@ -169,65 +164,6 @@ std::string results_section(std::span<const Run> runs) {
          "after "
          "warm-up, “with warm-up” is the message ratio over all steps; <a href=\"#terms\">what the "
          "words mean</a>.</p>\n</section>\n";
-}
-
-std::string time_section(std::span<const Run> runs) {
-  double longest = 0.0;
-  const auto sum = [](const Mode& mode) {
-    double total = 0.0;
-    for (const char* part : kTimeParts) {
-      const auto found = mode.result.time.find(part);
-      if (found != mode.result.time.end()) total += std::max(found->second, 0.0);
-    }
-    return total;
-  };
-  for (const Run& run : runs) {
-    for (const Mode& mode : run.modes) longest = std::max(longest, sum(mode));
-  }
-  if (!(longest > 0.0)) return {};
-  const auto names = run_names(runs);
-  std::string bars;
-  std::size_t series = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    for (const Mode& mode : runs[i].modes) {
-      const double total = sum(mode);
-      const std::string label = runs.size() > 1 ? names[i] + " · " + mode.name : mode.name;
-      const auto segments = [&](const auto& parts) {
-        std::string html;
-        for (const char* part : parts) {
-          const auto found = mode.result.time.find(part);
-          if (found == mode.result.time.end() || !(found->second > 0.0)) continue;
-          const double share = found->second / total;
-          const std::string tip =
-              fmt::format("{}: {}, {}", part, seconds_text(found->second), percent_text(share));
-          html += fmt::format(
-              "<span class=\"part {}\" style=\"width:{:.3f}%\" tabindex=\"0\" role=\"img\" "
-              "aria-label=\"{}\" data-tip=\"{}\">{}</span>",
-              part, 100.0 * found->second / longest, tip, tip,
-              found->second / longest > 0.14 ? part : "");
-        }
-        return html;
-      };
-      bars += fmt::format("<div class=\"bar\"><p>{}{}<b>{}</b></p>", swatch(series++),
-                          escape(label), total > 0.0 ? seconds_text(total) : "not known");
-      bars += "<div class=\"parts\">" + segments(kTimeParts) + "</div>";
-      const std::string beside = segments(kTimeBeside);
-      if (!beside.empty()) bars += "<div class=\"parts beside\">" + beside + "</div>";
-      bars += "</div>\n";
-    }
-  }
-  std::string legend;
-  for (const char* part : kTimeParts) {
-    legend += fmt::format("<li><i class=\"part {0}\"></i>{0}</li>", part);
-  }
-  for (const char* part : kTimeBeside) {
-    legend += fmt::format("<li><i class=\"part thin {0}\"></i>{0}</li>", part);
-  }
-  return "<section aria-labelledby=\"time\">\n<h2 id=\"time\">Where the time goes</h2>\n"
-         "<p class=\"hint\">Of worker 0. The thin bars are work of a thread beside the "
-         "computing, or, where gradients are clipped, part of the bars: they cost time only where "
-         "they made the worker wait.</p>\n<div class=\"card\">\n" +
-         bars + "<ul class=\"keys\">" + legend + "</ul>\n</div>\n</section>\n";
 }
 
 }  // namespace dgc::report

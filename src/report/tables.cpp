@@ -23,7 +23,7 @@ std::string sortable(double value, const std::string& text) {
 
 std::string tensor_table(const Mode& mode) {
   double message = 0.0;
-  for (const TensorRow& tensor : mode.tensors) {
+  for (const train::TensorLine& tensor : mode.tensors) {
     if (std::isfinite(tensor.bytes)) message += tensor.bytes;
   }
   std::string html =
@@ -33,8 +33,8 @@ std::string tensor_table(const Mode& mode) {
       "<th scope=\"col\" class=\"n\">elements</th><th scope=\"col\" class=\"n\">k</th>"
       "<th scope=\"col\" class=\"n\">bytes</th><th scope=\"col\" class=\"n\">of message</th>"
       "<th scope=\"col\">why</th></tr></thead>\n<tbody>\n";
-  for (const TensorRow& tensor : mode.tensors) {
-    const double share = message > 0.0 ? tensor.bytes / message : Result::kUnknown;
+  for (const train::TensorLine& tensor : mode.tensors) {
+    const double share = message > 0.0 ? tensor.bytes / message : kUnknown;
     html += fmt::format("<tr><th scope=\"row\" class=\"code\">{}</th>", escape(tensor.name));
     html += fmt::format("<td class=\"code\">{}</td>", cell_text(shape_text(tensor.shape)));
     html += fmt::format("<td><span class=\"tag {}\">{}</span></td>",
@@ -56,7 +56,7 @@ std::string tensor_words(const Mode& mode) {
   double elements = 0.0;
   double sparse_elements = 0.0;
   std::size_t sparse = 0;
-  for (const TensorRow& tensor : mode.tensors) {
+  for (const train::TensorLine& tensor : mode.tensors) {
     if (!std::isfinite(tensor.elements)) continue;
     elements += tensor.elements;
     if (tensor.mode != "sparse") continue;

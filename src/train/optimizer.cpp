@@ -43,7 +43,7 @@ SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
     // Sparsification alone: what the paper's four corrections are measured against.
     options.momentum_correction(false).masking(false).clip_norm(0.0).schedule(
         Schedule(settings.ratio));
-  } else if (mode == "dense" || mode == "dense-fp16") {
+  } else if (sends_all(mode)) {
     options.momentum_correction(true)
         .algorithm(Algorithm::dense)
         .dense_transport(mode == "dense" ? ValueType::fp32 : ValueType::fp16)

@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -24,15 +23,6 @@ using nlohmann::ordered_json;
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& problem,
                        const std::string& hint = {}) {
   throw Error(ErrorCode::io, "train", path.string(), problem, hint);
-}
-
-std::optional<std::string> read_text(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return {};
-  std::stringstream text;
-  text << stream.rdbuf();
-  if (stream.bad()) fail(file, "cannot be read");
-  return text.str();
 }
 
 }  // namespace
@@ -86,41 +76,30 @@ void write_json(const std::filesystem::path& file, const ordered_json& json) {
   out.commit();
 }
 
-std::optional<ordered_json> read_json(const std::filesystem::path& file) {
-  const auto text = read_text(file);
-  if (!text) return {};
-  auto json = ordered_json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) fail(file, "is not JSON", "was it changed by hand?");
-  return json;
+std::optional<ordered_json> read_json(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return {};
+  const MappedFile file(path);
+  const auto* const text = reinterpret_cast<const char*>(file.contents().data());
+  const std::size_t size = file.contents().size();
+  const char* const kOperation = "read run";
+  try {
+    return ordered_json::parse(text, text + size);
+  } catch (const ordered_json::parse_error& error) {
+    if (error.byte > size) {
+      throw Error(ErrorCode::truncated, kOperation, path.string(), "ends early",
+                  "if you remove it, `dgc report` shows what else there is");
+    }
+    throw Error(ErrorCode::bad_state, kOperation, path.string(),
+                fmt::format("is not JSON at byte {}", error.byte), "was it changed by hand?");
+  } catch (const ordered_json::exception& error) {  // a number that no double holds
+    throw Error(ErrorCode::bad_state, kOperation, path.string(), error.what());
+  }
 }
 
 std::string valid_utf8(std::string_view text) {
   const auto quoted =
       nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return nlohmann::json::parse(quoted).get<std::string>();
-}
-
-MetricsLog::MetricsLog(const std::filesystem::path& file, std::uint64_t step) : file_(file) {
-  std::string kept;
-  if (const auto before = read_text(file)) {
-    std::istringstream lines(*before);
-    for (std::string line; std::getline(lines, line);) {
-      const auto json = ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-      // The last line may have been cut off.
-      if (!json.is_object() || json.value("step", ~std::uint64_t{0}) > step) continue;
-      kept += line + "\n";
-    }
-  }
-  AtomicFile out(file);
-  out.write(std::as_bytes(std::span(kept)));
-  out.commit();
-  stream_.open(file, std::ios::binary | std::ios::app);
-  if (!stream_) fail(file, "cannot be opened");
-}
-
-void MetricsLog::write(const ordered_json& line) {
-  stream_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
-  if (!stream_) fail(file_, "cannot be written", "is the disk full? The last checkpoint is good");
 }
 
 }  // namespace dgc::train

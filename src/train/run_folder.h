@@ -2,9 +2,7 @@
 // RUN/MODE/metrics.jsonl, tensors.json, result.json and checkpoints/. docs/train.md describes them.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -42,25 +40,12 @@ class RunLock {
 
 /// Under a temporary name, flushed, renamed. Throws Error(io).
 void write_json(const std::filesystem::path& file, const nlohmann::ordered_json& json);
-/// Nothing if there is no such file. Throws Error(io) if it is not JSON.
+/// Nothing if there is no such file. Throws Error: io if it cannot be read, truncated if it ends
+/// early, bad_state if it is not JSON.
 std::optional<nlohmann::ordered_json> read_json(const std::filesystem::path& file);
 
 /// `text` as JSON may hold it: bytes that are no UTF-8 (in a file's name) become replacement
 /// characters.
 std::string valid_utf8(std::string_view text);
-
-/// metrics.jsonl: a line for each logged step and each evaluation.
-class MetricsLog {
- public:
-  /// Lines after `step` are dropped: they are of a run that did not get to its next checkpoint, and
-  /// will be written again. Throws Error(io).
-  MetricsLog(const std::filesystem::path& file, std::uint64_t step);
-  /// Throws Error(io), when the disk is full for example.
-  void write(const nlohmann::ordered_json& line);
-
- private:
-  std::filesystem::path file_;
-  std::ofstream stream_;
-};
 
 }  // namespace dgc::train

@@ -246,4 +246,6 @@ std::vector<std::string> modes_of(const Settings& settings) {
   return modes;
 }
 
+bool sends_all(const std::string& mode) { return mode == "dense" || mode == "dense-fp16"; }
+
 }  // namespace dgc::train

@@ -78,4 +78,7 @@ nlohmann::ordered_json to_json(const Settings& settings);
 /// The modes in their order: "dense,dgc" is two. Throws Error(invalid_argument).
 std::vector<std::string> modes_of(const Settings& settings);
 
+/// Whether a mode sends every gradient whole: nothing is selected.
+bool sends_all(const std::string& mode);
+
 }  // namespace dgc::train

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/record.h"
 #include "train/settings.h"
 
 namespace dgc::train {
@@ -30,12 +31,6 @@ struct Batch {
   /// This part's share of the step's examples, times the number of workers: 1 when all have as
   /// many. Losses are weighted by it, so that the mean over workers is the mean over examples.
   double weight = 1.0;
-};
-
-/// What came out of an evaluation.
-struct Scores {
-  double loss = 0.0;
-  std::vector<std::pair<std::string, double>> metrics;  ///< the first is the one that counts
 };
 
 struct MetricInfo {

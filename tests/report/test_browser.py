@@ -70,7 +70,7 @@ def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int, t
     end = lines[-1]
     return lines, {"metric": end["metric"], "metrics": end["metrics"], "best_metric": end["metric"], "loss": end["loss"],
                    "epochs": epochs, "steps": total, "seconds": seconds, "total_seconds": whole,
-                   "wire_bytes_per_step": 2 * sent, "bytes_up_per_step": sent, "bytes_down_per_step": sent,
+                   "bytes_up_per_step": sent, "bytes_down_per_step": sent,
                    "wire_bytes_total": 2 * up, "message_bytes_per_step": message, "message_ratio": 4 * PARAMETERS / message,
                    "traffic_ratio": 1.5 * 4 * PARAMETERS / sent, "message_ratio_total": 4 * PARAMETERS * total / messages,
                    "traffic_ratio_total": 1.5 * 4 * PARAMETERS * total / up, "steps_at_final_ratio": total - per_epoch,

@@ -11,15 +11,18 @@
 
 #include "dgc/error.h"
 #include "report/compare.h"
-#include "report/data.h"
+#include "report/curve.h"
 #include "report/format.h"
-#include "report/html.h"
+#include "report/page.h"
+#include "report/page_data.h"
+#include "train/metrics_log.h"
 
 namespace dgc::report {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using train::read_metrics;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -88,36 +91,99 @@ class Report : public testing::Test {
 TEST_F(Report, reads_a_whole_run) {
   const Run run = whole("fashion");
   EXPECT_EQ(run.name, "fashion");
-  EXPECT_TRUE(run.finished);
+  EXPECT_TRUE(run.summary.finished);
   EXPECT_TRUE(run.notes.empty()) << run.notes[0];
   ASSERT_EQ(run.modes.size(), 2u);
   EXPECT_EQ(run.modes[0].name, "dense");
   EXPECT_EQ(run.dense(), &run.modes[0]);
   const Mode& dgc = run.modes[1];
   EXPECT_EQ(dgc.result.message_ratio, 533.4);
-  EXPECT_EQ(dgc.result.waiting_share(), 5.0 / 80.0);
+  EXPECT_EQ(dgc.result.waiting_share, 5.0 / 80.0);
   EXPECT_TRUE(std::isnan(dgc.result.best_metric));
-  ASSERT_EQ(dgc.steps.rows(), 2u);
-  EXPECT_EQ(dgc.steps.column("loss")[1], 2.0);
+  ASSERT_EQ(dgc.steps.size(), 2u);
+  EXPECT_EQ(dgc.steps[1].loss, 2.0);
   EXPECT_EQ(dgc.tensors.at(0).shape, (std::vector<std::int64_t>{4, 2}));
   EXPECT_EQ(dgc.tensors[0].bytes, 20.0);
   EXPECT_EQ(read_run((folder_ / "fashion").string() + "/").name, "fashion");
+}
+
+// tests/golden/run-0.1 is what `dgc train` of version 0.1 left of a run of six steps, but for its
+// checkpoints and its page.
+TEST_F(Report, reads_a_run_of_version_0_1) {
+  const Run run = read_run(fs::path(DGC_GOLDEN_DIR) / "run-0.1");
+  EXPECT_TRUE(run.notes.empty()) << run.notes[0];
+  EXPECT_EQ(run.summary.dgc_version, "0.1.0");
+  EXPECT_TRUE(run.summary.finished);
+  EXPECT_EQ(run.summary.facts.workers, 2.0);
+  EXPECT_EQ(run.summary.facts.parameters, 224'714.0);
+  EXPECT_EQ(run.config["recipe"], "synthetic");
+  ASSERT_EQ(run.modes.size(), 2u);
+  const Mode& dgc = run.modes[1];
+  EXPECT_EQ(dgc.result.bytes_up_per_step, 1604.0);
+  EXPECT_EQ(dgc.result.message_ratio, 574.3488817891374);
+  EXPECT_EQ(dgc.result.message_ratio_total, 29.191692512544048);
+  EXPECT_NEAR(dgc.result.time->total(), dgc.result.total_seconds, 1e-9);
+  EXPECT_EQ(dgc.result.parameters_hash, "706485610e64c661");
+  ASSERT_EQ(dgc.steps.size(), 3u);
+  EXPECT_EQ(dgc.steps[2].bytes_up, 184'983.0);
+  EXPECT_EQ(dgc.steps[0].time.waiting, 0.006652511);
+  ASSERT_EQ(dgc.evaluations.size(), 3u);
+  EXPECT_EQ(dgc.evaluations[0].metrics.at(1).second, 50.0);
+  EXPECT_EQ(dgc.tensors.size(), 10u);
+  for (const Mode& mode : run.modes) {
+    const train::Result& result = mode.result;
+    for (const double known : {result.metric,
+                               result.validation_metric,
+                               result.best_metric,
+                               result.loss,
+                               result.epochs,
+                               result.steps,
+                               result.seconds,
+                               result.total_seconds,
+                               result.bytes_up_per_step,
+                               result.bytes_down_per_step,
+                               result.message_bytes_per_step,
+                               result.wire_bytes_total,
+                               result.message_ratio,
+                               result.traffic_ratio,
+                               result.message_ratio_total,
+                               result.traffic_ratio_total,
+                               result.final_ratio,
+                               result.steps_at_final_ratio,
+                               result.data_share,
+                               result.waiting_share,
+                               result.skipped_files}) {
+      EXPECT_TRUE(std::isfinite(known)) << mode.name;
+    }
+  }
+  const auto data = json::parse(page_data(std::span(&run, 1)));
+  for (const auto& series : data["series"]) {
+    for (const auto& [name, curve] : series["curves"].items())
+      EXPECT_FALSE(curve.is_null()) << name;
+    EXPECT_EQ(series["metrics"].size(), 2u);
+  }
+  // A run of which only result.json tells that it is finished.
+  fs::copy(fs::path(DGC_GOLDEN_DIR) / "run-0.1", folder_ / "old", fs::copy_options::recursive);
+  fs::remove(folder_ / "old" / "summary.json");
+  const Run without = read_run(folder_ / "old");
+  EXPECT_EQ(without.modes[1].result.message_ratio, 574.3488817891374);
+  EXPECT_EQ(without.summary.facts.metric_name, "top-1 accuracy");
 }
 
 TEST_F(Report, a_cut_off_line_is_left_out) {
   const std::string lines = step(1, "2.5") + step(2, "2.0") + step(3, "1.5");
   for (std::size_t cut = 0; cut < lines.size(); ++cut) {
     write("m.jsonl", lines.substr(0, cut));
-    const Metrics metrics = read_metrics(folder_ / "m.jsonl");
+    const train::Metrics metrics = read_metrics(folder_ / "m.jsonl");
     const std::size_t complete = cut * 3 / lines.size();
     // Without its line end an object is whole all the same.
-    EXPECT_GE(metrics.steps.rows(), complete) << cut;
-    EXPECT_LE(metrics.steps.rows(), complete + 1) << cut;
+    EXPECT_GE(metrics.steps.size(), complete) << cut;
+    EXPECT_LE(metrics.steps.size(), complete + 1) << cut;
     EXPECT_EQ(metrics.bad_lines, 0u) << cut;
   }
   write("m.jsonl", step(1, "2.5") + "{\"type\":\"st\n" + "[1]\n\n" + step(2, "2.0"));
-  const Metrics metrics = read_metrics(folder_ / "m.jsonl");
-  EXPECT_EQ(metrics.steps.rows(), 2u);
+  const train::Metrics metrics = read_metrics(folder_ / "m.jsonl");
+  EXPECT_EQ(metrics.steps.size(), 2u);
   EXPECT_EQ(metrics.bad_lines, 2u);
   EXPECT_EQ(metrics.first_bad, 2u);
   EXPECT_FALSE(metrics.cut_off);
@@ -125,27 +191,24 @@ TEST_F(Report, a_cut_off_line_is_left_out) {
 
 TEST_F(Report, lines_of_a_resumed_run_replace_those_after_the_checkpoint) {
   write("m.jsonl", step(1, "3") + step(2, "2") + step(3, "9") + step(2, "2.1") + step(3, "1"));
-  const Curve curve = read_metrics(folder_ / "m.jsonl").steps;
-  EXPECT_EQ(std::vector(curve.column("step").begin(), curve.column("step").end()),
-            (std::vector<double>{1, 2, 3}));
-  EXPECT_EQ(std::vector(curve.column("loss").begin(), curve.column("loss").end()),
-            (std::vector<double>{3, 2.1, 1}));
+  const auto steps = read_metrics(folder_ / "m.jsonl").steps;
+  EXPECT_EQ(column(steps, &train::StepLine::step), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(column(steps, &train::StepLine::loss), (std::vector<double>{3, 2.1, 1}));
 }
 
 TEST_F(Report, values_that_are_absent_or_not_finite_are_gaps) {
   write("m.jsonl", step(1, "2.5") + step(2, "null") +
                        "{\"type\":\"step\",\"step\":3,\"time\":{\"data\":0.5}}\n" +
                        "{\"type\":\"evaluation\",\"step\":3,\"metrics\":{\"top-5\":99}}\n");
-  const Metrics metrics = read_metrics(folder_ / "m.jsonl");
-  const auto loss = metrics.steps.column("loss");
+  const train::Metrics metrics = read_metrics(folder_ / "m.jsonl");
+  const auto loss = column(metrics.steps, &train::StepLine::loss);
   ASSERT_EQ(loss.size(), 3u);
   EXPECT_TRUE(std::isnan(loss[1]) && std::isnan(loss[2]));
-  EXPECT_EQ(metrics.steps.last("loss"), 2.5);
-  EXPECT_EQ(metrics.steps.last("time.data"), 0.5);
-  EXPECT_TRUE(std::isnan(metrics.steps.column("time.data")[0]));
-  EXPECT_EQ(metrics.evaluations.last("metrics.top-5"), 99.0);
-  EXPECT_TRUE(metrics.steps.column("nothing").empty());
-  EXPECT_TRUE(std::isnan(metrics.steps.last("nothing")));
+  EXPECT_EQ(last(metrics.steps, &train::StepLine::loss), 2.5);
+  EXPECT_EQ(metrics.steps[2].time.data, 0.5);
+  EXPECT_EQ(metrics.evaluations.at(0).metrics.at(0), std::pair(std::string("top-5"), 99.0));
+  EXPECT_TRUE(column(metrics.steps, &train::StepLine::lr).empty());
+  EXPECT_TRUE(std::isnan(last(metrics.steps, &train::StepLine::lr)));
 }
 
 TEST_F(Report, an_unfinished_run_shows_what_there_is) {
@@ -156,9 +219,9 @@ TEST_F(Report, an_unfinished_run_shows_what_there_is) {
             "{\"type\":\"evaluation\",\"step\":30,\"metric\":65,\"loss\":0.8}\n{\"type\":");
   write("run/checkpoints/step-1/manifest.json", "{}");  // no mode
   const Run run = read_run(folder_ / "run");
-  EXPECT_FALSE(run.finished);
+  EXPECT_FALSE(run.summary.finished);
   ASSERT_EQ(run.modes.size(), 1u);
-  const Result& result = run.modes[0].result;
+  const train::Result& result = run.modes[0].result;
   EXPECT_EQ(result.metric, 65.0);
   EXPECT_EQ(result.best_metric, 70.0);
   EXPECT_EQ(result.message_ratio, 7.5);
@@ -259,9 +322,9 @@ TEST_F(Report, compares_modes) {
 
 TEST_F(Report, words_fit_the_metric) {
   Run run = whole("run");
-  run.metric_name = "perplexity";
-  run.metric_unit = "";
-  run.higher_is_better = false;
+  run.summary.facts.metric_name = "perplexity";
+  run.summary.facts.metric_unit = "";
+  run.summary.facts.higher_is_better = false;
   run.modes[0].result.metric = 131.5;
   run.modes[1].result.metric = 136.4;
   EXPECT_NE(comparison_words(run).find(

@@ -1,6 +1,7 @@
 // What flags, files and recipes say, and what a run writes down.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -10,9 +11,11 @@
 #include "support/processes.h"
 #include "train/console.h"
 #include "train/lr_schedule.h"
+#include "train/metrics_log.h"
 #include "train/recipe.h"
+#include "train/record.h"
+#include "train/resume_point.h"
 #include "train/run_folder.h"
-#include "train/totals.h"
 
 namespace dgc::test {
 namespace {
@@ -149,12 +152,12 @@ TEST(MetricsLog, DropsWhatCameAfterTheCheckpoint) {
   const auto file = folder.path() / "metrics.jsonl";
   {
     MetricsLog log(file, 0);
-    for (int step = 1; step <= 5; ++step) log.write({{"type", "step"}, {"step", step}});
+    for (int step = 1; step <= 5; ++step) log.write(StepLine{.step = double(step)});
   }
   std::ofstream(file, std::ios::app) << R"({"type":"step","st)";  // killed while writing
   {
     MetricsLog log(file, 3);
-    log.write({{"type", "step"}, {"step", 4}});
+    log.write(StepLine{.step = 4});
   }
   std::ifstream in(file);
   std::vector<int> steps;
@@ -172,15 +175,94 @@ TEST(RunFolder, RefusesAFolderWithARun) {
   EXPECT_THROW(begin_run(run), Error);
 }
 
-TEST(Totals, SurviveACheckpoint) {
+TEST(ResumePoint, SurvivesACheckpoint) {
+  ResumePoint point{.epoch = 2, .position = 7, .positions = 100, .steps = 50};
+  point.skipped_files = {"a.jpg", "b.jpg"};
+  point.lr = {.factor = 0.25, .best = 4.0, .any = true};
+  point.totals.times = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  point.totals.all = {10, 11, 12, 13};
+  point.totals.steady = {20, 21, 22, 23, 24.5, 25.5};
+  point.best_metric = 91.5;
+  point.validation = Scores{.loss = kUnknown, .metrics = {{"top-1", 91.25}, {"top-5", 99.0}}};
+  const ResumePoint again = ResumePoint::from(point.text());
+  EXPECT_EQ(again.text(), point.text());
+  EXPECT_EQ(again.position, 7);
+  EXPECT_EQ(again.steps, 50u);
+  EXPECT_EQ(again.skipped_files.size(), 2u);
+  EXPECT_EQ(again.lr.best, 4.0);
+  EXPECT_EQ(again.totals.times.total(), 1 + 2 + 3 + 4 + 5 + 6 + 7);
+  EXPECT_EQ(again.totals.steady.bytes_down, 23u);
+  EXPECT_EQ(again.best_metric, 91.5);
+  EXPECT_TRUE(std::isnan(again.validation->loss));
+  EXPECT_EQ(again.validation->metrics, point.validation->metrics);
+  EXPECT_FALSE(ResumePoint::from(ResumePoint{}.text()).validation);
+}
+
+TEST(ResumePoint, WhatNoRunHasWrittenIsNamed) {
+  for (const char* text : {"", "{}", R"({"epoch":"two"})", "my own notes"}) {
+    try {
+      ResumePoint::from(text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::bad_state);
+      EXPECT_EQ(error.subject(), "user data of the checkpoint");
+    }
+  }
+}
+
+// Version 0.1 wrote these: `dgc train --resume` has to understand its checkpoints.
+TEST(ResumePoint, ReadsThatOfVersion01) {
+  const ResumePoint point = ResumePoint::from(
+      R"({"epoch":1,"position":16,"positions":32,"steps":4,"problems":["x.jpg"],)"
+      R"("lr":{"factor":0.5,"best":null,"any":false},"totals":{"all":{"bytes_down":6,"bytes_up":5,)"
+      R"("dense_bytes":8.5,"message_bytes":4,"ring_bytes":9.5,"steps":3},"steady":{"bytes_down":1,)"
+      R"("bytes_up":2,"dense_bytes":3.0,"message_bytes":4,"ring_bytes":5.0,"steps":1},)"
+      R"("times":{"data":1.0,"compute":2.0,"waiting":3.0,"apply":4.0,"evaluate":5.0,"checkpoint":6.0,)"
+      R"("other":7.0,"compress":8.0,"exchange":9.0}},"best":50.0,)"
+      R"("valid":{"loss":1.5,"metrics":[["top-1 accuracy",50.0]]}})");
+  EXPECT_EQ(point.epoch, 1u);
+  EXPECT_EQ(point.position, 16);
+  EXPECT_EQ(point.totals.all.bytes_up, 5u);
+  EXPECT_EQ(point.totals.all.ring_bytes, 9.5);
+  EXPECT_EQ(point.totals.times.exchange, 9.0);
+  EXPECT_EQ(point.validation->metrics.at(0).second, 50.0);
+}
+
+/// What a struct writes is what it reads.
+TEST(Record, IsReadAsItWasWritten) {
+  Result result{.metric = 91.5, .metric_of = "test", .epochs = 2.5, .steps = 10};
+  result.metrics = {{"top-1", 91.5}, {"top-5", kUnknown}};
   Totals totals;
   totals.times = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-  totals.all = {10, 11, 12, 13};
-  totals.steady = {20, 21, 22, 23};
-  const Totals again = totals_from(json::parse(to_json(totals).dump()));
-  EXPECT_EQ(to_json(again), to_json(totals));
-  EXPECT_EQ(again.times.total(), 1 + 2 + 3 + 4 + 5 + 6 + 7);
-  EXPECT_EQ(again.steady.bytes_down, 23u);
+  totals.all = {10, 1000, 2000, 3000, 8000.0, 6000.0};
+  totals.steady = {4, 100, 200, 300, 3200.0, 2400.0};
+  result.set_totals(totals);
+  result.parameters_hash = "00ff";
+  result.finished = true;
+  EXPECT_EQ(result.message_ratio, 32.0);
+  EXPECT_EQ(result.traffic_ratio, 8.0);
+  EXPECT_EQ(result.message_ratio_total, 8.0);
+  EXPECT_EQ(result.bytes_up_per_step, 50.0);
+  EXPECT_EQ(result.seconds, 1 + 2 + 3 + 4 + 7);
+  Summary summary{
+      .dgc_version = "1", .recipe = "fashion", .seed = 7, .date = "now", .cpu = "a CPU"};
+  summary.facts = {.model = "cnn", .parameters = 1e6, .workers = 4, .engine = "gloo"};
+  summary.facts.higher_is_better = false;
+  summary.modes = {{"dgc", result}, {"dense", Result{.finished = false}}};
+  const auto written = to_json(summary);
+  EXPECT_EQ(written["modes"]["dgc"]["steps"].dump(), "10") << "whole numbers stay whole";
+  EXPECT_FALSE(written["modes"]["dgc"].contains("wire_bytes_per_step"));
+  EXPECT_EQ(to_json(summary_from(written)), written);
+  const StepLine step{
+      .step = 3, .loss = kUnknown, .bytes_up = 5e15, .time = {.data = 1, .apply = 2}};
+  EXPECT_EQ(to_json(*step_line(to_json(step))), to_json(step));
+  EXPECT_FALSE(evaluation_line(to_json(step)));
+  const EvaluationLine evaluation{.step = 3, .metric = 4, .metrics = {{"b", 1}, {"a", kUnknown}}};
+  EXPECT_EQ(to_json(*evaluation_line(to_json(evaluation))), to_json(evaluation));
+  const TensorLine tensor{.name = "w", .shape = {3, 4}, .elements = 12, .mode = "sparse", .k = 1};
+  EXPECT_EQ(to_json(tensor_line(to_json(tensor))), to_json(tensor));
+  const ModeResult mode{result, summary.facts};
+  EXPECT_EQ(to_json(*mode_result(to_json(mode))), to_json(mode));
 }
 
 TEST(Console, LineHasEverything) {

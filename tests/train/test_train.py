@@ -380,7 +380,7 @@ def files():
     summary = json.loads((folder / "summary.json").read_text())
     for mode in ("dense", "dgc"):
         result = summary["modes"][mode]
-        wanted = ("metric", "seconds", "wire_bytes_per_step", "message_ratio", "traffic_ratio",
+        wanted = ("metric", "seconds", "bytes_up_per_step", "message_ratio", "traffic_ratio",
                   "message_ratio_total", "parameters_hash", "data_share", "steps_at_final_ratio")
         check(f"summary.json of {mode}", all(key in result for key in wanted), result)
         total = sum(result["time"][key] for key in

@@ -1,4 +1,4 @@
-#include "train/together.h"
+#include "train/across_ranks.h"
 
 #include <cstring>
 #include <span>

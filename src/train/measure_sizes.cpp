@@ -1,4 +1,4 @@
-#include "train/sizes.h"
+#include "train/measure_sizes.h"
 
 #include <nlohmann/json.hpp>
 #include <set>

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "report/run.h"
+#include "report/read_run.h"
 
 namespace dgc::report {
 

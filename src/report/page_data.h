@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "report/run.h"
+#include "report/read_run.h"
 
 namespace dgc::report {
 

@@ -1,19 +1,26 @@
-#include "train/measure.h"
+#include "train/measure_compute.h"
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "train/prefetch.h"
+#include "train/recipe.h"
 #include "train/task.h"
 
 namespace dgc::train {
 
-double measure_compute(const Settings& settings, int steps) {
-  if (settings.threads > 0) torch::set_num_threads(static_cast<int>(settings.threads));
-  const auto task = make_task(settings, {});
+double measure_compute(const models::Model& model, int batch, int threads) {
+  constexpr int kSteps = 5;
+  nlohmann::json given = synthetic_settings(model);
+  given.update({{"batch", batch},
+                {"examples", (kSteps + 1) * batch},  // no step has fewer than the others
+                {"threads", threads}});
+  if (threads > 0) torch::set_num_threads(threads);
+  const auto task = make_task(resolve(given), {});
   Prefetcher batches(*task, {}, 1);
   std::vector<double> seconds;
-  for (int i = 0; i <= steps; ++i) {
+  for (int i = 0; i <= kSteps; ++i) {
     const Prefetcher::Item item = batches.next();
     if (item.draw.first == 0) task->begin_epoch();
     const auto start = std::chrono::steady_clock::now();
@@ -22,7 +29,7 @@ double measure_compute(const Settings& settings, int steps) {
     const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
     if (i > 0) seconds.push_back(spent.count());
   }
-  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  const auto middle = seconds.begin() + kSteps / 2;
   std::nth_element(seconds.begin(), middle, seconds.end());
   return *middle;
 }

@@ -1,4 +1,4 @@
-// Continuing a run: which settings may change.
+// Which settings may differ between ranks, and change when a run is continued.
 #pragma once
 
 #include <filesystem>

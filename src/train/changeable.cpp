@@ -1,4 +1,4 @@
-#include "train/resume.h"
+#include "train/changeable.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "report/html.h"
+#include "report/page.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include "dgc/version.h"
 #include "report/assets.h"
 #include "report/compare.h"
-#include "report/data.h"
 #include "report/format.h"
+#include "report/page_data.h"
 #include "report/sections.h"
 
 namespace dgc::report {

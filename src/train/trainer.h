@@ -3,16 +3,16 @@
 
 #include <csignal>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "dgc/group.h"
 #include "train/console.h"
+#include "train/record.h"
 #include "train/settings.h"
 
 namespace dgc::train {
 
-struct Job {
+struct ModeRequest {
   Settings settings;
   std::string mode;              ///< one of modes_of(settings)
   std::filesystem::path folder;  ///< of the mode: RUN/MODE; the ranks may share it or not
@@ -22,18 +22,15 @@ struct Job {
   const volatile std::sig_atomic_t* stop = nullptr;
 };
 
-struct Outcome {
+struct TrainedMode {
   bool stopped = false;  ///< before the end, with a checkpoint
-  /// As in summary.json, under the name of the mode; the same on all ranks but for times and bytes,
-  /// which are each rank's own.
-  nlohmann::ordered_json result;
-  /// What is the same for all modes.
-  nlohmann::ordered_json common;
+  /// As in result.json; the same on all ranks but for times and bytes, which are each rank's own.
+  ModeResult figures;
 };
 
 /// A collective call. Rank 0 writes the files of the folder, all write checkpoints, and rank 0's
 /// console says what goes on. Throws Error, on all ranks sooner or later; the folder has the last
 /// checkpoint then.
-Outcome train(Group& group, const Job& job, Console& console);
+TrainedMode train_mode(Group& group, const ModeRequest& request, Console& console);
 
 }  // namespace dgc::train

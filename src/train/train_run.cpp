@@ -1,0 +1,137 @@
+#include "train/train_run.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/sysinfo.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "dgc/error.h"
+#include "dgc/version.h"
+#include "train/across_ranks.h"
+#include "train/changeable.h"
+#include "train/recipe.h"
+#include "train/run_folder.h"
+#include "train/trainer.h"
+
+namespace dgc::train {
+namespace {
+
+using nlohmann::ordered_json;
+using ModeResults = std::map<std::string, ModeResult>;
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+/// What rank 0 has, on all ranks.
+ordered_json shared(Group& group, const ordered_json& mine) {
+  const auto text = [&] {
+    return mine.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  };
+  return ordered_json::parse(gathered(group, group.rank() == 0 ? text() : std::string()).front());
+}
+
+void compare_settings(Group& group, const RunRequest& request) {
+  ordered_json mine = relevant(request.settings);
+  mine["resume"] = request.resume;
+  const ordered_json first = shared(group, mine);
+  for (const auto& [name, value] : mine.items()) {
+    if (differs_between_ranks(name) || value == first.value(name, ordered_json())) continue;
+    throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group.rank()),
+                fmt::format("has {} {} where rank 0 has {}", name, value.dump(),
+                            first.value(name, ordered_json()).dump()),
+                "start all workers with the same settings");
+  }
+}
+
+/// Rank 0: writes down what a new run is.
+void write_config(const RunRequest& request, int workers) {
+  ordered_json config = relevant(request.settings);
+  config["workers"] = workers;
+  write_json(request.folder / kConfigFile, config);
+}
+
+/// The modes that rank 0 finds finished in the folder, on all ranks. A collective call.
+ModeResults finished_modes(Group& group, const RunRequest& request) {
+  ordered_json files = ordered_json::object();
+  for (const std::string& mode : modes_of(request.settings)) {
+    if (!request.resume || group.rank() != 0) continue;
+    if (const auto file = read_json(request.folder / mode / kResultFile)) files[mode] = *file;
+  }
+  ModeResults finished;
+  const ordered_json known = shared(group, files);
+  for (const auto& [mode, file] : known.items()) {
+    const auto figures = mode_result(file);
+    if (figures && figures->result.finished) finished.emplace(mode, *figures);
+  }
+  return finished;
+}
+
+Summary summary_of(const RunRequest& request, const ModeResults& results, bool finished) {
+  Summary summary;
+  summary.dgc_version = DGC_VERSION;
+  summary.recipe = request.settings.recipe;
+  summary.seed = static_cast<double>(request.settings.seed);
+  const auto now = std::chrono::system_clock::now();
+  summary.date = fmt::format("{:%FT%TZ}", fmt::gmtime(now));
+  summary.cpu = cpu_name();
+  summary.cores = ::get_nprocs();
+  summary.finished = finished;
+  // In the order that was asked for, also after a continuation.
+  for (const std::string& mode : modes_of(request.settings)) {
+    const auto known = results.find(mode);
+    if (known == results.end()) continue;
+    summary.modes.emplace_back(mode, known->second.result);
+    summary.facts = known->second.facts;
+  }
+  return summary;
+}
+
+}  // namespace
+
+TrainedRun train_run(Group& group, const RunRequest& request, Console& console) {
+  const bool first = group.rank() == 0;
+  ModeResults results;
+  std::optional<RunLock> lock;
+  try {
+    compare_settings(group, request);
+    if (first && !request.resume) begin_run(request.folder);
+    if (first) lock.emplace(request.folder);
+    if (first && !request.resume) write_config(request, group.size());
+    results = finished_modes(group, request);
+  } catch (const std::exception& error) {
+    group.fail(as_error(error));
+    throw;
+  }
+  TrainedRun run;
+  for (const std::string& mode : modes_of(request.settings)) {
+    if (results.contains(mode)) {
+      console.say(fmt::format("[{}] finished before", mode));
+      continue;
+    }
+    const TrainedMode trained = train_mode(group,
+                                           {.settings = request.settings,
+                                            .mode = mode,
+                                            .folder = request.folder / mode,
+                                            .resume = request.resume,
+                                            .stop = request.stop},
+                                           console);
+    results.emplace(mode, trained.figures);
+    run.stopped = trained.stopped;
+    if (run.stopped) break;
+  }
+  if (!first) return run;
+  run.summary = summary_of(request, results, !run.stopped);
+  write_json(request.folder / kSummaryFile, to_json(run.summary));
+  return run;
+}
+
+}  // namespace dgc::train
