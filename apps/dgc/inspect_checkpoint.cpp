@@ -70,10 +70,11 @@ void show_one(const std::filesystem::path& directory, bool as_json) {
   const Description description = checkpoint::describe(directory);
   if (description.damage) {
     const Error& error = *description.damage;
-    throw Error(error.code(), "inspect", error.subject(),
-                fmt::format("{} [{}]", error.problem(), error_name(error.code())),
-                "this checkpoint cannot be resumed from; use an earlier one, which dgc inspect of "
-                "the folder above lists");
+    throw Error(
+        error.code(), "inspect", error.subject(),
+        fmt::format("{} [{}]", error.problem(), error_name(error.code())),
+        fmt::format("no run can resume from it; use an earlier one: dgc inspect {} lists them",
+                    std::filesystem::absolute(directory).parent_path().string()));
   }
   if (as_json) {
     fmt::print("{}\n", text_of(json_of(description)));
