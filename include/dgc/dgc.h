@@ -1,4 +1,4 @@
-// Everything in dgc::core.
+// Everything but libtorch: dgc::core and dgc::engines.
 #pragma once
 
 #include "dgc/collectives.h"
