@@ -1,12 +1,11 @@
 // State files: anything may be read, and what is saved is loaded bit for bit.
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
+#include "base/temporary_folder.h"
 #include "dgc/state.h"
 #include "support.h"
 
@@ -40,17 +39,6 @@ void check_contents(std::span<const std::byte> contents) {
 
 class TemporaryFile {
  public:
-  TemporaryFile() {
-    std::string name = (std::filesystem::temp_directory_path() / "dgc-fuzz-XXXXXX").string();
-    const int descriptor = ::mkstemp(name.data());
-    require(descriptor >= 0, "a temporary file can be made");
-    ::close(descriptor);
-    path = name;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
   std::vector<char> read() const {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
@@ -60,7 +48,8 @@ class TemporaryFile {
     out.write(contents.data(), static_cast<std::streamsize>(contents.size()));
   }
 
-  std::filesystem::path path;
+  const TemporaryFolder folder{"dgc-fuzz-"};
+  const std::filesystem::path path = folder / "state";
 };
 
 bool same(const State& a, const State& b) {

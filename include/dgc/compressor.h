@@ -23,6 +23,9 @@ enum class Selection {
 };
 
 std::string_view name_of(Selection selection) noexcept;
+/// All of them.
+std::span<const Selection> selections() noexcept;
+/// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
 Selection parse_selection(std::string_view name);
 
 struct CompressOptions {

@@ -25,6 +25,9 @@ enum class Algorithm {
   hierarchical,  ///< dense inside a host, allgather between hosts
 };
 std::string_view name_of(Algorithm algorithm) noexcept;
+/// All of them.
+std::span<const Algorithm> algorithms() noexcept;
+/// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
 Algorithm parse_algorithm(std::string_view name);
 
 struct ExchangeOptions {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dgc/exchange.h"
@@ -50,37 +51,59 @@ enum class NonFinite {
   skip,   ///< the step is dropped on all ranks, nothing is accumulated; for loss scaling
 };
 
+/// A setter that can be chained and a getter, as TORCH_ARG makes them, for a member of a part.
+#define DGC_PART_ARG(type, part, name) \
+ public:                               \
+  SgdOptions& name(type value) {       \
+    part.name = std::move(value);      \
+    return *this;                      \
+  }                                    \
+  const type& name() const noexcept { return part.name; }
+
 /// Options of the whole optimizer. All ranks give the same. Names as in PyTorch and in the paper.
+/// What belongs to compression and exchange is in their own options; the setters write there.
 struct SgdOptions {
-  explicit SgdOptions(double lr) : lr_(lr) {}
+  explicit SgdOptions(double lr) : lr_(lr) {
+    compress.momentum = 0.0f;
+    compress.values = ValueType::fp16;
+  }
+
+  CompressOptions compress;
+  ExchangeOptions exchange;
 
   /// For parameters that are given without groups; a group has its own.
   TORCH_ARG(double, lr);
   TORCH_ARG(double, weight_decay) = 0.0;
 
-  TORCH_ARG(double, momentum) = 0.0;
-  TORCH_ARG(bool, nesterov) = false;
+ public:
+  /// 0 at first.
+  SgdOptions& momentum(double value) {
+    compress.momentum = static_cast<float>(value);
+    return *this;
+  }
+  float momentum() const noexcept { return compress.momentum; }
+  DGC_PART_ARG(bool, compress, nesterov)
   /// Momentum correction: u and v accumulate velocities. Without it, only for comparison, v
   /// accumulates plain gradients and momentum is applied after the exchange, to the sum of what was
   /// sent: gradient dropping, the paper's eq. 5. Nothing is masked then.
   TORCH_ARG(bool, momentum_correction) = true;
   /// Momentum factor masking.
-  TORCH_ARG(bool, masking) = true;
+  DGC_PART_ARG(bool, compress, masking)
   /// Largest L2 norm of the gradient averaged over all workers; each clips its own by N^-1/2 of it.
   /// 0 turns clipping off. Turns overlap off: the norm is known after backward only.
-  TORCH_ARG(double, clip_norm) = 0.0;
+  DGC_PART_ARG(double, compress, clip_norm)
 
   /// Share of the entries sent at each step: Schedule::paper(steps) for the paper's warm-up,
   /// Schedule(0.001) for one ratio, Schedule(1.0) for ordinary synchronous SGD.
-  TORCH_ARG(Schedule, schedule) = Schedule(0.001);
-  TORCH_ARG(Selection, selection) = Selection::reuse;
-  /// Of sparse tensors. Rounding errors stay in the residual.
-  TORCH_ARG(ValueType, values) = ValueType::fp16;
+  DGC_PART_ARG(Schedule, compress, schedule)
+  DGC_PART_ARG(Selection, compress, selection)
+  /// Of sparse tensors: fp16 at first. Rounding errors stay in the residual.
+  DGC_PART_ARG(ValueType, compress, values)
   /// Of tensors that are sent whole.
-  TORCH_ARG(ValueType, dense_values) = ValueType::fp32;
-  TORCH_ARG(Algorithm, algorithm) = Algorithm::automatic;
+  DGC_PART_ARG(ValueType, compress, dense_values)
+  DGC_PART_ARG(Algorithm, exchange, algorithm)
   /// Values of the dense algorithm: fp32, fp16 or bf16.
-  TORCH_ARG(ValueType, dense_transport) = ValueType::fp32;
+  DGC_PART_ARG(ValueType, exchange, dense_transport)
 
   /// Bytes of gradients that are compressed and exchanged together, the last layers first.
   TORCH_ARG(std::int64_t, bucket_bytes) = std::int64_t{25} << 20;
@@ -97,10 +120,11 @@ struct SgdOptions {
   TORCH_ARG(int, buffers_every) = 0;
   /// Parameters are hashed and compared across ranks after the first step and every so many steps;
   /// 0 turns it off. See also Sgd::check_parameters.
-  TORCH_ARG(int, check_parameters_every) = 100;
+  DGC_PART_ARG(int, exchange, check_parameters_every)
   /// Of each worker's compression, including the one that waits for it.
-  TORCH_ARG(int, threads) = 1;
+  DGC_PART_ARG(int, compress, threads)
 };
+#undef DGC_PART_ARG
 
 /// What a step did, on this rank.
 struct StepStats {

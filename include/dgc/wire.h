@@ -33,6 +33,9 @@ enum class IndexCoding : std::uint8_t {
 
 std::string_view name_of(ValueType type) noexcept;
 std::string_view name_of(IndexCoding coding) noexcept;
+/// All of them.
+std::span<const ValueType> value_types() noexcept;
+std::span<const IndexCoding> index_codings() noexcept;
 /// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
 ValueType parse_value_type(std::string_view name);
 IndexCoding parse_index_coding(std::string_view name);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/difference.h"
+#include "compress/option_table.h"
 #include "compress/reshard.h"
 #include "compress/update.h"
 #include "dgc/error.h"
@@ -174,35 +175,39 @@ void bind_schedule(py::module_& m) {
       .def("describe", &Schedule::describe);
 }
 
+/// An option of compression by its name in libdgc. Throws Error(invalid_argument).
+void set(CompressOptions& options, const py::handle& name, const py::handle& value) {
+  const auto key = name.cast<std::string>();
+  const std::string text = py::isinstance<py::bool_>(value)
+                               ? (value.cast<bool>() ? "true" : "false")
+                               : py::str(value).cast<std::string>();
+  if (set_option(compress_options(), options, key, text)) return;
+  throw Error(ErrorCode::invalid_argument, "Session", key, "is not an option of compression");
+}
+
+/// (name, text of its default, choices) of each option of compression.
+py::list options() {
+  py::list all;
+  for (const Option<CompressOptions>& option : compress_options()) {
+    all.append(py::make_tuple(option.name, option.print(CompressOptions{}), option.choices));
+  }
+  return all;
+}
+
 void bind_session(py::module_& m) {
   using Arrays = std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>;
   py::class_<Session>(m, "Session")
       .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
                            tensors,
                        std::uint32_t rank, std::uint32_t workers, const Schedule& schedule,
-                       float momentum, bool nesterov, bool masking, double clip_norm,
-                       const std::string& selection, const std::string& values,
-                       const std::string& dense_values, const std::string& indices,
-                       std::uint32_t schema, int threads) {
+                       std::uint32_t schema, const py::kwargs& options) {
              std::vector<TensorSpec> specs;
              for (const auto& [name, shape, dense] : tensors) specs.push_back({name, shape, dense});
-             return std::make_unique<Session>(
-                 std::move(specs), rank, workers,
-                 CompressOptions{.schedule = schedule,
-                                 .momentum = momentum,
-                                 .nesterov = nesterov,
-                                 .masking = masking,
-                                 .clip_norm = clip_norm,
-                                 .selection = parse_selection(selection),
-                                 .values = parse_value_type(values),
-                                 .dense_values = parse_value_type(dense_values),
-                                 .indices = parse_index_coding(indices),
-                                 .schema = schema,
-                                 .threads = threads});
+             CompressOptions compress{.schedule = schedule, .schema = schema};
+             for (const auto& [name, value] : options) set(compress, name, value);
+             return std::make_unique<Session>(std::move(specs), rank, workers, compress);
            }),
-           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "momentum"_a,
-           "nesterov"_a, "masking"_a, "clip_norm"_a, "selection"_a, "values"_a, "dense_values"_a,
-           "indices"_a, "schema"_a, "threads"_a)
+           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a)
       .def_property(
           "step", [](Session& s) { return s.state().step(); },
           [](Session& s, std::uint64_t step) { s.state().set_step(step); })
@@ -256,6 +261,7 @@ PYBIND11_MODULE(_core, m) {
     return names;
   });
   m.def("active_target", &active_target);
+  m.def("options", &options);
   m.def(
       "first_difference",
       [](const std::vector<std::string>& texts)

@@ -96,7 +96,7 @@ double Compressor::Impl::norm(std::span<const Gradient> gradients) {
   std::vector<double> sums(pieces.size());
   pool.run(pieces.size(), [&](std::size_t i, int) {
     double lanes[kNormLanes] = {};
-    const Piece& piece = pieces[i];
+    const TensorPiece& piece = pieces[i];
     kernels.add_squares(jobs[piece.slot].gradient.data() + piece.begin, piece.count, lanes);
     for (const double lane : lanes) sums[i] += lane;
   });
@@ -142,7 +142,7 @@ void Compressor::Impl::plan(std::span<const Gradient> gradients) {
   jobs.clear();
   pieces.clear();
   for (const Gradient& gradient : gradients) {
-    Job& job = jobs.emplace_back();
+    TensorJob& job = jobs.emplace_back();
     job.tensor = gradient.tensor;
     job.gradient = gradient.values;
     job.k = k_of(gradient.tensor);
@@ -158,7 +158,7 @@ void Compressor::Impl::plan(std::span<const Gradient> gradients) {
   if (candidates.size() < pieces.size()) candidates.resize(pieces.size());
 }
 
-void Compressor::Impl::guess_threshold(Job& job, float scale, Scratch& mine) const {
+void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& mine) const {
   if (job.whole || options.selection == Selection::exact) return;
   if (options.selection == Selection::reuse) job.threshold = slots[job.tensor].carried.guess(job.k);
   if (job.threshold != kNoCandidates) return;
@@ -173,8 +173,8 @@ void Compressor::Impl::guess_threshold(Job& job, float scale, Scratch& mine) con
 }
 
 void Compressor::Impl::accumulate_piece(std::size_t index, float scale, Scratch& mine) {
-  const Piece& piece = pieces[index];
-  Job& job = jobs[piece.slot];
+  const TensorPiece& piece = pieces[index];
+  TensorJob& job = jobs[piece.slot];
   std::vector<Candidate>& list = candidates[index];
   list.clear();
   const std::span<float> u = state.velocity(job.tensor);
@@ -200,7 +200,7 @@ void Compressor::Impl::accumulate_piece(std::size_t index, float scale, Scratch&
 }
 
 void Compressor::Impl::throw_if_nonfinite() const {
-  for (const Job& job : jobs) {
+  for (const TensorJob& job : jobs) {
     const std::size_t index = job.nonfinite.load();
     if (index == kAllFinite) continue;
     throw Error(ErrorCode::nonfinite_gradient, "compress",
@@ -213,7 +213,7 @@ void Compressor::Impl::throw_if_nonfinite() const {
 }
 
 /// The guess failed: finds a threshold from v itself and collects again.
-std::uint32_t Compressor::Impl::reselect(const Job& job, Scratch& mine) {
+std::uint32_t Compressor::Impl::reselect(const TensorJob& job, Scratch& mine) {
   const std::span<const float> v = std::as_const(state).residual(job.tensor);
   const std::size_t wanted = std::max(job.k, slots[job.tensor].carried.aim(job.k));
   const std::uint32_t threshold = exact_threshold(v, std::min(wanted, v.size()), mine.histogram);
@@ -230,7 +230,7 @@ std::uint32_t Compressor::Impl::reselect(const Job& job, Scratch& mine) {
   return threshold;
 }
 
-void Compressor::Impl::select_sparse(Job& job, Scratch& mine) {
+void Compressor::Impl::select_sparse(TensorJob& job, Scratch& mine) {
   TensorStats& stat = stats[job.tensor];
   const std::size_t collected = job.collected.load();
   CarriedThreshold& carried = slots[job.tensor].carried;
@@ -244,7 +244,7 @@ void Compressor::Impl::select_sparse(Job& job, Scratch& mine) {
   carried.update(trimmed.found, job.k, trimmed.smallest, job.threshold);
 }
 
-void Compressor::Impl::check_finite(const Job& job, std::span<const float> values,
+void Compressor::Impl::check_finite(const TensorJob& job, std::span<const float> values,
                                     std::span<const std::uint32_t> indices) const {
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
@@ -256,7 +256,7 @@ void Compressor::Impl::check_finite(const Job& job, std::span<const float> value
   }
 }
 
-void Compressor::Impl::finish_job(Job& job, Scratch& mine) {
+void Compressor::Impl::finish_job(TensorJob& job, Scratch& mine) {
   stats[job.tensor] = {.target = job.k};
   Undo& undo = slots[job.tensor].undo;
   undo.indices.clear();
@@ -321,7 +321,7 @@ void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call
   }
   plan(gradients);
   std::size_t at = 0;
-  for (Job& job : jobs) {
+  for (TensorJob& job : jobs) {
     job.laid_out = values.has_value();
     if (!job.laid_out) continue;
     job.target = values->subspan(at, job.gradient.size());
@@ -332,7 +332,7 @@ void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call
   };
   pool.run(jobs.size(),
            [&](std::size_t i, int worker) { guess_threshold(jobs[i], scale, scratch_of(worker)); });
-  for (const Job& job : jobs) slots[job.tensor].accumulated = true;
+  for (const TensorJob& job : jobs) slots[job.tensor].accumulated = true;
   pool.run(pieces.size(),
            [&](std::size_t i, int worker) { accumulate_piece(i, scale, scratch_of(worker)); });
   throw_if_nonfinite();
@@ -342,7 +342,7 @@ void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call
     pool.run(jobs.size(),
              [&](std::size_t i, int worker) { finish_job(jobs[i], scratch_of(worker)); });
   } catch (...) {
-    for (const Job& job : jobs) roll_back(job.tensor);
+    for (const TensorJob& job : jobs) roll_back(job.tensor);
     throw;
   }
 
@@ -370,7 +370,7 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   MessageWriter writer(out, {.step = my.state.step(),
                              .schema = my.options.schema,
                              .sender = static_cast<std::uint16_t>(my.state.rank())});
-  for (const Job& job : my.jobs) {
+  for (const TensorJob& job : my.jobs) {
     writer.append(static_cast<std::uint32_t>(job.tensor),
                   std::span(my.slots[job.tensor].frame).first(my.stats[job.tensor].frame.bytes));
   }
@@ -391,7 +391,7 @@ void Compressor::lay_out(std::span<const Gradient> gradients, std::span<float> v
   }
   std::fill(values.begin(), values.end(), 0.0f);
   my.run(gradients, call, values);
-  for (const Job& job : my.jobs) {
+  for (const TensorJob& job : my.jobs) {
     const std::size_t bytes = wire::value_bytes(transport, job.gradient.size());
     my.stats[job.tensor].frame = {.tensor = static_cast<std::uint32_t>(job.tensor),
                                   .elements = job.gradient.size(),

@@ -16,7 +16,8 @@
 
 namespace dgc::compress {
 
-struct Piece {
+/// A part of a tensor that one thread accumulates.
+struct TensorPiece {
   std::size_t slot;  // position in this call's list of gradients
   std::size_t begin;
   std::size_t count;
@@ -39,7 +40,7 @@ struct Slot {
 };
 
 /// One tensor of the current call.
-struct Job {
+struct TensorJob {
   std::size_t tensor = 0;
   std::span<const float> gradient;
   bool laid_out = false;  // in `target`; otherwise a frame is made
@@ -53,8 +54,8 @@ struct Job {
   std::atomic<std::size_t> collected{0};
   std::atomic<std::size_t> nonfinite{kAllFinite};  // lowest index seen
 
-  Job() = default;
-  Job(Job&& other) noexcept
+  TensorJob() = default;
+  TensorJob(TensorJob&& other) noexcept
       : tensor(other.tensor),
         gradient(other.gradient),
         laid_out(other.laid_out),
@@ -92,8 +93,8 @@ struct Compressor::Impl {
   std::vector<compress::Scratch> scratch;
   std::vector<compress::Slot> slots;
   std::vector<TensorStats> stats;
-  std::vector<compress::Job> jobs;
-  std::vector<compress::Piece> pieces;
+  std::vector<compress::TensorJob> jobs;
+  std::vector<compress::TensorPiece> pieces;
   std::vector<std::vector<compress::Candidate>> candidates;  // by piece
   double clip_factor = 1.0;
   Seconds seconds;
@@ -135,13 +136,14 @@ struct Compressor::Impl {
   double norm(std::span<const Gradient> gradients);
   float scale_for(std::span<const Gradient> gradients, const Call& call);
   void plan(std::span<const Gradient> gradients);
-  void guess_threshold(compress::Job& job, float scale, compress::Scratch& mine) const;
+  void guess_threshold(compress::TensorJob& job, float scale, compress::Scratch& mine) const;
   void accumulate_piece(std::size_t piece, float scale, compress::Scratch& mine);
   void throw_if_nonfinite() const;
-  std::uint32_t reselect(const compress::Job& job, compress::Scratch& mine);
-  void select_sparse(compress::Job& job, compress::Scratch& mine);
-  void check_finite(const compress::Job& job, std::span<const float> values,
+  std::uint32_t reselect(const compress::TensorJob& job, compress::Scratch& mine);
+  void select_sparse(compress::TensorJob& job, compress::Scratch& mine);
+  void check_finite(const compress::TensorJob& job, std::span<const float> values,
                     std::span<const std::uint32_t> indices) const;
+  void finish_job(compress::TensorJob& job, compress::Scratch& mine);
   /// Accumulates, selects and delivers each tensor: to its frame, or to its part of `values`, where
   /// there are any.
   void run(std::span<const Gradient> gradients, const Call& call,
@@ -149,10 +151,9 @@ struct Compressor::Impl {
 
   // deliver.cpp: the selection becomes a frame, or is laid out in job.target; then it leaves v and
   // u, and is remembered until the commit.
-  void deliver_sparse(const compress::Job& job, compress::Scratch& mine);
-  void deliver_whole(const compress::Job& job, compress::Scratch& mine);
-  void take_out(const compress::Job& job, const compress::Scratch& mine);
-  void finish_job(compress::Job& job, compress::Scratch& mine);
+  void deliver_sparse(const compress::TensorJob& job, compress::Scratch& mine);
+  void deliver_whole(const compress::TensorJob& job, compress::Scratch& mine);
+  void take_out(const compress::TensorJob& job, const compress::Scratch& mine);
   void roll_back(std::size_t tensor) noexcept;
 };
 

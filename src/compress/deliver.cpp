@@ -8,7 +8,7 @@ namespace dgc {
 
 using namespace compress;
 
-void Compressor::Impl::deliver_sparse(const Job& job, Scratch& mine) {
+void Compressor::Impl::deliver_sparse(const TensorJob& job, Scratch& mine) {
   TensorStats& stat = stats[job.tensor];
   if (job.laid_out) {
     for (std::size_t i = 0; i < mine.indices.size(); ++i) {
@@ -31,7 +31,7 @@ void Compressor::Impl::deliver_sparse(const Job& job, Scratch& mine) {
 }
 
 /// Only entries that travel are logged, reduced by what arrives, and masked.
-void Compressor::Impl::take_out(const Job& job, const Scratch& mine) {
+void Compressor::Impl::take_out(const TensorJob& job, const Scratch& mine) {
   Undo& undo = slots[job.tensor].undo;
   const std::span<float> v = state.residual(job.tensor);
   const std::span<float> u = state.velocity(job.tensor);
@@ -62,7 +62,7 @@ void Compressor::Impl::take_out(const Job& job, const Scratch& mine) {
   stats[job.tensor].sent = sent;
 }
 
-void Compressor::Impl::deliver_whole(const Job& job, Scratch& mine) {
+void Compressor::Impl::deliver_whole(const TensorJob& job, Scratch& mine) {
   Slot& slot = slots[job.tensor];
   TensorStats& stat = stats[job.tensor];
   const std::span<float> v = state.residual(job.tensor);

@@ -1,3 +1,4 @@
+// The passes written plainly: what every other instruction set is compared with.
 #include "compress/kernels.h"
 
 namespace dgc::compress {

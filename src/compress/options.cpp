@@ -1,9 +1,12 @@
+// Domains and names of the options of compression.
 #include "compress/options.h"
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 
+#include "compress/option_table.h"
 #include "dgc/error.h"
 
 namespace dgc {
@@ -53,11 +56,37 @@ std::string_view name_of(Selection selection) noexcept {
   return "unknown";
 }
 
+std::span<const Selection> selections() noexcept {
+  static constexpr std::array kAll = {Selection::reuse, Selection::sampled, Selection::exact};
+  return kAll;
+}
+
 Selection parse_selection(std::string_view name) {
-  for (const Selection s : {Selection::reuse, Selection::sampled, Selection::exact}) {
-    if (name == name_of(s)) return s;
-  }
-  reject(fmt::format("selection '{}'", name), "is unknown", "use reuse, sampled or exact");
+  return parse_choice("selection", name, selections());
+}
+
+std::span<const Option<CompressOptions>> compress_options() {
+  using O = CompressOptions;
+  static const std::vector<Option<O>> all = {
+      {.name = "schedule",
+       .parse = [](O& o, std::string_view text) { o.schedule = Schedule::parse(text, 0); },
+       .print =
+           [](const O& o) {
+             std::string text = o.schedule.describe();
+             text.pop_back();  // the end of its last line
+             return text;
+           }},
+      plain_option("momentum", &O::momentum),
+      plain_option("nesterov", &O::nesterov),
+      plain_option("masking", &O::masking),
+      plain_option("clip_norm", &O::clip_norm),
+      choice_option("selection", &O::selection, selections(), false),
+      choice_option("values", &O::values, value_types()),
+      choice_option("dense_values", &O::dense_values, value_types()),
+      choice_option("indices", &O::indices, index_codings()),
+      plain_option("threads", &O::threads, false),
+  };
+  return all;
 }
 
 }  // namespace dgc

@@ -1,3 +1,4 @@
+// Thresholds by histogram, by sample and carried over, and the exact trim; select.h has the scheme.
 #include "compress/select.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// u and v in one array each, and their way to files and back, also to another number of workers.
 #include "dgc/state.h"
 
 #include <fmt/format.h>

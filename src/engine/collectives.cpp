@@ -1,3 +1,6 @@
+// Collectives over Group::exchange. Everybody talks to everybody at once, so that a collective
+// takes one or two rounds however many ranks there are, and whoever is missing is known by name;
+// only broadcast goes down a tree. Sums run in the order of the ranks, never in that of arrival.
 #include "dgc/collectives.h"
 
 #include <fmt/format.h>
@@ -11,8 +14,8 @@ namespace {
 
 std::span<const std::byte> bytes_of(std::span<const float> values) { return std::as_bytes(values); }
 
-/// Runs `pair(peer)` for every other rank, beginning after one's own: ranks then do not all turn to
-/// rank 0 first.
+/// Runs `per_peer(peer)` for every other rank, beginning after one's own: ranks then do not all
+/// turn to rank 0 first.
 template <typename PerPeer>
 void for_each_peer(const Group& group, PerPeer&& per_peer) {
   for (int i = 1; i < group.size(); ++i) per_peer((group.rank() + i) % group.size());

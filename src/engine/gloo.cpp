@@ -2,11 +2,11 @@
 //
 // Gloo gives the transport only; rendezvous, collectives and the handling of failures are ours:
 // - Addresses travel through the store, so that a rank that never comes is known by its number.
-// - A rank that gives up first writes its cause to the store ("failed/<rank>", the board) and then
+// - A rank that gives up first writes its cause to the store ("failed.<rank>", the board) and then
 //   closes its connections. Whoever finds a connection broken reads the board before it blames the
 //   peer at the other end, and so all ranks report the first cause.
 // - When a rank stalls, the others run out of time together, some of them waiting for each other.
-//   Each writes whom it waits for ("late/<rank>"); the one that all of it leads to and that writes
+//   Each writes whom it waits for ("late.<rank>"); the one that all of it leads to and that writes
 //   nothing itself is the one to name.
 // - A message longer than its receive makes Gloo abort the process. Sizes are therefore agreed on
 //   before, by the collectives.

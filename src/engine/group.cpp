@@ -1,3 +1,5 @@
+// What all engines share: arguments checked, one thread at a time, traffic counted, the first
+// failure kept. And subgroups, which are a view of their parent.
 #include "dgc/group.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,6 @@
-// Every worker's message to every other; all are added in the order of the ranks. Exact DGC.
+// All-gather, the exchange of the paper (algorithm 4): every worker's message goes to every other,
+// and all are added in the order of the ranks. A worker receives N - 1 messages. Deviation: all
+// messages are checked before any is applied.
 #include "exchange/context.h"
 
 namespace dgc::exchange {

@@ -65,8 +65,8 @@ void run_hierarchical(Context& context, const Topology& topology,
                       std::span<const Gradient> gradients, const Compressor::Call& call,
                       Bucket::Impl& bucket);
 
-/// Compares a text of all ranks, line by line, and the step. Throws Error(configuration_mismatch)
-/// naming the first difference, the same on every rank.
+/// Compares a text of all ranks, line by line. Throws Error(configuration_mismatch) naming the
+/// first difference, the same on every rank.
 void handshake(Group& group, const std::string& description);
 /// Throws Error(diverged) unless all ranks hold the same parameters.
 void compare_parameters(Group& group, std::span<const std::span<float>> parameters,

@@ -1,3 +1,4 @@
+// One thread with a queue: buckets are exchanged in the order they were given, as on all ranks.
 #include <condition_variable>
 #include <deque>
 #include <mutex>

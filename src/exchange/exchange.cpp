@@ -1,3 +1,6 @@
+// A step over a Group: collect (an algorithm moves and checks what all ranks selected), apply,
+// commit. Parameters and state change only after everything has arrived and been checked; whatever
+// fails before, the others are told and u and v get back what was selected (docs/exchange.md).
 #include "dgc/exchange.h"
 
 #include <fmt/format.h>
@@ -9,6 +12,7 @@
 
 #include "dgc/version.h"
 #include "exchange/context.h"
+#include "exchange/options.h"
 
 namespace dgc {
 
@@ -99,13 +103,8 @@ std::string describe(const Group& group, const std::vector<TensorSpec>& model, c
     text += fmt::format("tensor {} {} {}\n", tensor.name, tensor.shape_text(),
                         tensor.dense ? "dense" : "sparse");
   }
-  text += fmt::format("momentum {} nesterov {} masking {} clip_norm {}\n", compress.momentum,
-                      compress.nesterov, compress.masking, compress.clip_norm);
-  text += fmt::format("values {} dense values {} indices {}\n", name_of(compress.values),
-                      name_of(compress.dense_values), name_of(compress.indices));
-  text += fmt::format("algorithm {} transport {} check every {}\n", name_of(options.algorithm),
-                      name_of(options.dense_transport), options.check_parameters_every);
-  text += compress.schedule.describe();
+  text += compared_text(compress_options(), compress);
+  text += compared_text(exchange_options(), options);
   text += fmt::format("workers {}\nstep {}\n", state.workers(), state.step());
   return text;
 }
@@ -217,15 +216,7 @@ Exchange::Exchange(Group& group, std::vector<TensorSpec> model, State& state,
                    CompressOptions compress, ExchangeOptions options) {
   // Whatever is wrong here, the others are told: they wait in the handshake.
   try {
-    if (options.dense_transport == ValueType::int8 || options.dense_transport == ValueType::sign) {
-      throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
-                  fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
-                  "use fp32, fp16 or bf16");
-    }
-    if (options.check_parameters_every < 0) {
-      throw Error(ErrorCode::invalid_argument, "exchange", "check_parameters_every",
-                  fmt::format("{} is negative", options.check_parameters_every), "0 turns it off");
-    }
+    check_options(options);
     const std::string description = describe(group, model, state, compress, options);
     impl_ = std::make_unique<Impl>(group, std::move(model), state, std::move(compress),
                                    std::move(options));
@@ -364,31 +355,6 @@ Bucket Exchange::step(std::span<const Gradient> gradients,
   }
   commit({&bucket, 1}, targets);
   return bucket;
-}
-
-std::string_view name_of(Algorithm algorithm) noexcept {
-  switch (algorithm) {
-    case Algorithm::automatic:
-      return "auto";
-    case Algorithm::allgather:
-      return "allgather";
-    case Algorithm::owner:
-      return "owner";
-    case Algorithm::dense:
-      return "dense";
-    case Algorithm::hierarchical:
-      return "hierarchical";
-  }
-  return "unknown";
-}
-
-Algorithm parse_algorithm(std::string_view name) {
-  for (const Algorithm a : {Algorithm::automatic, Algorithm::allgather, Algorithm::owner,
-                            Algorithm::dense, Algorithm::hierarchical}) {
-    if (name == name_of(a)) return a;
-  }
-  throw Error(ErrorCode::invalid_argument, "parse", fmt::format("algorithm '{}'", name),
-              "is unknown", "use one of: auto, allgather, owner, dense, hierarchical");
 }
 
 }  // namespace dgc

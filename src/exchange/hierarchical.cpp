@@ -2,7 +2,8 @@
 //
 // Workers of a host average their gradients densely (reduce-scatter); each compresses its share of
 // every tensor and exchanges it with its counterparts on the other hosts; the messages of all
-// shares are then handed round inside the host. For the algorithm N is the number of hosts.
+// shares are then handed round inside the host. For the algorithm N is the number of hosts:
+// clipping and 1/N go by it. (The paper has one level of workers.)
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Predictions are for choosing and planning, so that they may be rough; they depend on sizes alone,
+// so that every rank predicts, and chooses, the same.
 #include "exchange/layout.h"
 
 #include <algorithm>

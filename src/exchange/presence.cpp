@@ -1,7 +1,11 @@
 // Parameters may lack a gradient on some ranks (branches not taken, unused heads). A rank that
 // lacks one has to know whether another has it: then it contributes zero, else the tensor is left
-// alone. Both sides know the size, so there is no length to send first: one latency, hidden behind
-// backward.
+// alone. (The paper does not know such parameters.)
+//
+// Before each bucket every rank sends every other one bit for each tensor, with step and bucket.
+// Lengths travel first, although ranks in step know them: a rank that is out of step may be in
+// another collective altogether, and a message of another length would break the stream. So this
+// costs two latencies, beside backward where overlap is on.
 #include "exchange/presence.h"
 
 #include <fmt/format.h>
@@ -39,11 +43,10 @@ std::vector<std::byte> packed(const Presence& presence) {
 
 }  // namespace
 
-Presence agree(Group& group, const Presence& mine) {
+Presence share_presence(Group& group, const Presence& mine) {
   if (group.failure()) throw ended_earlier(*group.failure());
   Presence all = mine;
   const std::vector<std::byte> own = packed(mine);
-  // Lengths travel first: ranks that are out of step may be in another collective altogether.
   const auto gathered = all_gather(group, own);
   for (int r = 0; r < group.size(); ++r) {
     const auto& bytes = gathered[static_cast<std::size_t>(r)];

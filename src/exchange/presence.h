@@ -20,6 +20,6 @@ struct Presence {
 /// What holds on any rank: a tensor is present, a gradient is not finite, somebody wants to stop.
 /// A few bytes to each other rank. Throws Error(configuration_mismatch) when ranks are at another
 /// step or bucket or somewhere else, and what Group throws. A collective call.
-Presence agree(Group& group, const Presence& mine);
+Presence share_presence(Group& group, const Presence& mine);
 
 }  // namespace dgc::exchange

@@ -19,6 +19,7 @@
 #include <system_error>
 
 #include "base/patient_writer.h"
+#include "base/temporary_folder.h"
 #include "dgc/error.h"
 #include "process/terminal.h"
 
@@ -54,29 +55,6 @@ class Interrupts {
 
  private:
   struct sigaction before_[std::size(kStopSignals)];
-};
-
-/// A folder for the rendezvous, gone with this object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dgc-launch-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::io, "launch", pattern,
-                  "cannot make it: " + std::generic_category().message(errno), "set TMPDIR");
-    }
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 /// A rank as a process of its own, and what it says on stderr. Killed with this object.
@@ -285,7 +263,7 @@ void launch(const Launch& launch) {
   int signal = 0;
   {
     const Interrupts interrupts;
-    const TemporaryFolder store;
+    const TemporaryFolder store("dgc-launch-");
     std::vector<std::unique_ptr<Child>> children;
     for (int r = 0; r < launch.workers && interrupted == 0; ++r) {
       children.push_back(std::make_unique<Child>(r, launch, store.path()));

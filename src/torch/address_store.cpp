@@ -1,3 +1,4 @@
+// libtorch's TCPStore as a RendezvousStore: errors in one line, and no wait that outlives its call.
 #include "dgc/address_store.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// As DistributedDataParallel does it: the last parameters first, because backward ends with the
+// first ones.
 #include "torch/bucket_plan.h"
 
 #include <algorithm>

@@ -1,6 +1,10 @@
 // Weight decay must not enter v: it would compete with gradients for the 0.1 % that is sent, and be
 // applied late. Momentum SGD is linear in the gradient, so that the momentum of lambda·w can be
-// kept apart: it depends on w alone, which is the same on every worker, and needs no exchange.
+// kept apart: it depends on w alone, which is the same on every worker, and needs no exchange. (The
+// paper has no word on weight decay.)
+//
+// Late momentum is gradient dropping (the paper's eq. 5, its baseline): momentum on the sparse sum,
+// decay included, as torch::optim::SGD has it.
 #include "torch/decay.h"
 
 #include <cstddef>

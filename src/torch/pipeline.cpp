@@ -197,7 +197,7 @@ Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& m
   const Traffic before = group_.traffic();
   const auto start = std::chrono::steady_clock::now();
   try {
-    result.agreed = exchange::agree(group_, mine);
+    result.agreed = exchange::share_presence(group_, mine);
   } catch (const std::exception& error) {
     group_.fail(as_error(error));
     throw;

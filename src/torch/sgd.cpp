@@ -1,3 +1,5 @@
+// dgc::Sgd: options and parameters checked, ranks compared, the exchange and its pipeline made. The
+// step itself is in step.cpp, the way of gradients in pipeline.cpp.
 #include "dgc/sgd.h"
 
 #include <fmt/format.h>
@@ -84,7 +86,7 @@ void Sgd::Impl::check_options() const {
   if (!(options.loss_scale() > 0.0) || !std::isfinite(options.loss_scale())) {
     refuse("loss_scale", fmt::format("{} is not a positive number", options.loss_scale()));
   }
-  if (options.nesterov() && options.momentum() == 0.0) {
+  if (options.nesterov() && options.momentum() == 0.0f) {
     refuse("nesterov", "needs a momentum", "set momentum, 0.9 for example");
   }
   for (std::size_t g = 0; g < param_groups.size(); ++g) {
@@ -148,29 +150,21 @@ void Sgd::Impl::make_exchange() {
   plan = sgd::plan_buckets(
       bytes, overlap ? static_cast<std::uint64_t>(options.bucket_bytes()) : ~std::uint64_t{0} >> 1);
   // What happens to u and v: without correction they see no momentum.
-  const bool velocity = options.momentum() != 0.0 && options.momentum_correction();
+  const bool velocity = options.momentum() != 0.0f && options.momentum_correction();
   if (options.algorithm() == Algorithm::hierarchical) {
-    const Topology topology = find_topology(group);
+    const Topology topology = find_topology(group, options.exchange.host);
     state.emplace(share_of(model, topology), static_cast<std::uint32_t>(topology.host),
                   static_cast<std::uint32_t>(topology.hosts), velocity);
   } else {
     state.emplace(model, static_cast<std::uint32_t>(group.rank()),
                   static_cast<std::uint32_t>(group.size()), velocity);
   }
-  exchange.emplace(
-      group, model, *state,
-      CompressOptions{.schedule = options.schedule(),
-                      .momentum = velocity ? static_cast<float>(options.momentum()) : 0.0f,
-                      .nesterov = velocity && options.nesterov(),
-                      .masking = options.masking(),
-                      .clip_norm = options.clip_norm(),
-                      .selection = options.selection(),
-                      .values = options.values(),
-                      .dense_values = options.dense_values(),
-                      .threads = options.threads()},
-      ExchangeOptions{.algorithm = options.algorithm(),
-                      .check_parameters_every = options.check_parameters_every(),
-                      .dense_transport = options.dense_transport()});
+  CompressOptions compress = options.compress;
+  if (!velocity) {
+    compress.momentum = 0.0f;
+    compress.nesterov = false;
+  }
+  exchange.emplace(group, model, *state, std::move(compress), options.exchange);
   const bool skip = options.nonfinite() == NonFinite::skip;
   const bool hierarchical = options.algorithm() == Algorithm::hierarchical;
   pipeline.emplace(group, *exchange, *state, std::move(tensors), std::move(names), plan,

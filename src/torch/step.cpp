@@ -40,7 +40,7 @@ std::vector<std::span<float>> Sgd::Impl::targets_of_step() {
   std::vector<std::span<float>> targets;
   for (std::size_t t = 0; t < trained.size(); ++t) {
     targets.push_back(parameter(t).values());
-    const bool decays = group_of(t).weight_decay() != 0.0 && options.momentum() != 0.0;
+    const bool decays = group_of(t).weight_decay() != 0.0 && options.momentum() != 0.0f;
     if ((decays || momentum_is_late()) && decay[t].empty()) decay[t].resize(targets[t].size());
   }
   return targets;
@@ -88,7 +88,7 @@ void Sgd::Impl::step() {
 sgd::Decay Sgd::Impl::decay_of(std::size_t tensor) const {
   return {.weight_decay = static_cast<float>(group_of(tensor).weight_decay()),
           .lr = static_cast<float>(group_of(tensor).lr()),
-          .momentum = static_cast<float>(options.momentum()),
+          .momentum = options.momentum(),
           .nesterov = options.nesterov()};
 }
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "dgc/error.h"
 #include "dgc/schedule.h"
+#include "exchange/options.h"
 
 namespace dgc::train {
 namespace {
@@ -29,15 +31,18 @@ Schedule schedule_of(const Settings& settings, std::int64_t steps_per_epoch) {
 SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
                              std::int64_t steps_per_epoch) {
   SgdOptions options(settings.lr);
-  options.momentum(settings.momentum)
-      .nesterov(settings.nesterov)
-      .weight_decay(settings.weight_decay)
-      .clip_norm(settings.clipping ? settings.clip_norm : 0.0)
+  const nlohmann::ordered_json given = to_json(settings);
+  for (const Field& field : fields()) {
+    if (field.option.empty()) continue;
+    const auto& value = given.at(field.name);
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    if (!set_option(compress_options(), options.compress, field.option, text)) {
+      set_option(exchange_options(), options.exchange, field.option, text);
+    }
+  }
+  if (!settings.clipping) options.clip_norm(0.0);
+  options.weight_decay(settings.weight_decay)
       .momentum_correction(settings.momentum_correction)
-      .masking(settings.masking)
-      .values(parse_value_type(settings.values))
-      .dense_values(parse_value_type(settings.dense_values))
-      .algorithm(parse_algorithm(settings.algorithm))
       .schedule(schedule_of(settings, steps_per_epoch));
   if (mode == "naive") {
     // Sparsification alone: what the paper's four corrections are measured against.

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/nearest.h"
 #include "dgc/error.h"
+#include "exchange/options.h"
 
 namespace dgc::train {
 namespace {
@@ -18,6 +19,26 @@ namespace {
 using nlohmann::json;
 
 const std::vector<std::string> kModes = {"dense", "dense-fp16", "dgc", "naive"};
+
+/// A field that is an option of compression or exchange: that has its name and its choices.
+template <typename T>
+Field option(const std::string& option, T Settings::*member, std::string section,
+             std::string help) {
+  Field field{.name = option,
+              .member = member,
+              .section = std::move(section),
+              .help = std::move(help),
+              .option = option};
+  std::replace(field.name.begin(), field.name.end(), '_', '-');
+  const auto take_choices = [&](const auto& list) {
+    for (const auto& one : list) {
+      if (one.name == option && std::is_same_v<T, std::string>) field.choices = one.choices;
+    }
+  };
+  take_choices(compress_options());
+  take_choices(exchange_options());
+  return field;
+}
 
 std::vector<Field> make_fields() {
   using S = Settings;
@@ -58,33 +79,23 @@ std::vector<Field> make_fields() {
        "constant; cosine; step:F@E1,E2 (times F after epochs E1, E2); anneal:F (divided by F each "
        "epoch); plateau:F (divided by F when validation stalls)"},
       {"lr-warmup", &S::lr_warmup, "Training", "epochs in which the rate rises from a tenth"},
-      {"momentum", &S::momentum, "Training", "m"},
-      {"nesterov", &S::nesterov, "Training", "Nesterov momentum"},
+      option("momentum", &S::momentum, "Training", "m"),
+      option("nesterov", &S::nesterov, "Training", "Nesterov momentum"),
       {"weight-decay", &S::weight_decay, "Training", "lambda"},
-      {"clip-norm", &S::clip_norm, "Training", "clip the gradient's norm; 0: do not"},
+      option("clip_norm", &S::clip_norm, "Training", "clip the gradient's norm; 0: do not"),
 
       {"mode", &S::mode, "Compression",
        "dense, dense-fp16, dgc or naive (no corrections); several with commas are compared"},
       {"ratio", &S::ratio, "Compression", "share of the gradient that is sent"},
       {"warmup-epochs", &S::warmup_epochs, "Compression",
        "epochs in which sparsity grows from 75 % to the final one"},
-      {"values",
-       &S::values,
-       "Compression",
-       "how entries travel",
-       {"fp32", "fp16", "bf16", "int8", "sign"}},
-      {"dense-values",
-       &S::dense_values,
-       "Compression",
-       "how tensors of one dimension travel, in mode dgc",
-       {"fp32", "fp16", "bf16", "int8", "sign"}},
-      {"algorithm",
-       &S::algorithm,
-       "Compression",
-       "exchange between workers",
-       {"auto", "allgather", "owner", "dense", "hierarchical"}},
+      option("values", &S::values, "Compression", "how entries travel"),
+      option("dense_values", &S::dense_values, "Compression",
+             "how tensors of one dimension travel, in mode dgc"),
+      option("algorithm", &S::algorithm, "Compression", "exchange between workers"),
       {"momentum-correction", &S::momentum_correction, "Compression", "ingredient of the paper"},
-      {"masking", &S::masking, "Compression", "momentum factor masking, ingredient of the paper"},
+      option("masking", &S::masking, "Compression",
+             "momentum factor masking, ingredient of the paper"),
       {"clipping", &S::clipping, "Compression", "local gradient clipping, ingredient of the paper"},
       {"warmup", &S::warmup, "Compression", "warm-up of the sparsity, ingredient of the paper"},
 

@@ -55,6 +55,8 @@ struct Field {
   /// Of a number: the least and the most that make sense.
   double least = 0.0;
   double most = std::numeric_limits<double>::infinity();
+  /// Name of the option of compression or exchange that it sets, or empty.
+  std::string option = {};
 };
 std::span<const Field> fields();
 /// TEXT, NUMBER or INT: of its values, for --help.

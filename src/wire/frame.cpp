@@ -1,3 +1,7 @@
+// Frames: the entries of one tensor. The encoder leaves out what would decode to zero, then takes
+// the index coding that makes the frame smallest. The decoder reads the header (parse_frame), then
+// checks every value and every position (validate_frame) before anybody decodes. docs/format.md,
+// "Frames"; the paper (section 3.1) has 16-bit zero runs and 32-bit values alone.
 #include "wire/frame.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The codings themselves; indices.h has the scheme and docs/format.md, "Positions", the bits.
 #include "wire/indices.h"
 
 #include <algorithm>

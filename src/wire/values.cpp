@@ -1,3 +1,5 @@
+// The codings themselves, block by block; values.h has the scheme and docs/format.md, "Values", the
+// bits. (The paper sends 32-bit values.)
 #include "wire/values.h"
 
 #include <algorithm>

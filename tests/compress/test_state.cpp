@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "base/temporary_folder.h"
 #include "support/helpers.h"
 
 namespace dgc {
@@ -17,13 +18,6 @@ using test::same_bits;
 
 class StateTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "dgc_state_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   fs::path file(const std::string& name) const { return directory_ / name; }
 
   static std::vector<TensorSpec> specs() {
@@ -43,7 +37,7 @@ class StateTest : public testing::Test {
     return state;
   }
 
-  fs::path directory_;
+  const TemporaryFolder directory_;
 };
 
 TEST_F(StateTest, RoundTripIsExact) {
@@ -65,7 +59,8 @@ TEST_F(StateTest, RoundTripIsExact) {
     EXPECT_EQ(info.tensors[0].spec, specs()[0]);
     EXPECT_EQ(info.tensors[0].residual_nonzero, 216u);
   }
-  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1) << "no temporary files stay";
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), {}), 1)
+      << "no temporary files stay";
 }
 
 TEST_F(StateTest, AResumedRunContinuesBitForBit) {
@@ -197,7 +192,8 @@ TEST_F(StateTest, AFailedSaveLeavesTheOldFile) {
   fs::create_directory(file("taken"));
   EXPECT_EQ(code_of([&] { state.save(file("taken")); }), ErrorCode::io) << "a folder is in the way";
   EXPECT_TRUE(fs::is_directory(file("taken")));
-  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1) << "no temporary files stay";
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), {}), 1)
+      << "no temporary files stay";
 }
 
 TEST(State, RejectsImpossibleModels) {

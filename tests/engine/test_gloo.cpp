@@ -27,7 +27,6 @@ namespace fs = std::filesystem;
 
 using test::join;
 using test::Ranks;
-using test::TemporaryFolder;
 
 class GlooGroupTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, GlooGroupTest, testing::Values(1, 2, 3, 4, 7, 8));
@@ -162,7 +161,7 @@ TEST(GlooGroup, RanksInDifferentCollectivesEndWithAnError) {
     const auto group = join(folder.path(), rank, 2, 5s);
     try {
       if (rank == 0) {
-        exchange::agree(*group, {.step = 3, .present = std::vector<bool>(500)});
+        exchange::share_presence(*group, {.step = 3, .present = std::vector<bool>(500)});
       } else {
         const std::string text = "something else";
         all_gather(*group, std::as_bytes(std::span(text)));

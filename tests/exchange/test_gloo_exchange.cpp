@@ -16,7 +16,6 @@ using test::join;
 using test::Ranks;
 using test::same_bits;
 using test::TamperedGroup;
-using test::TemporaryFolder;
 using test::Tensors;
 
 constexpr int kSize = 4;

@@ -17,7 +17,7 @@ TEST(Presence, IsWhatAnyRankHas) {
       mine.present[static_cast<std::size_t>(group.rank())] = true;
       mine.nonfinite = group.rank() == 3;
       mine.stop = group.rank() == 1;
-      const Presence all = agree(group, mine);
+      const Presence all = share_presence(group, mine);
       for (int t = 0; t < 20; ++t) EXPECT_EQ(all.present[static_cast<std::size_t>(t)], t < ranks);
       EXPECT_EQ(all.nonfinite, ranks > 3);
       EXPECT_EQ(all.stop, ranks > 1);
@@ -30,9 +30,9 @@ TEST(Presence, RanksOutOfStepAreNamed) {
   for (const bool other_step : {true, false}) {
     const auto errors = run_ranks(3, std::chrono::seconds(5), [&](Group& group) {
       const bool odd = group.rank() == 2;
-      agree(group, {.step = odd && other_step ? 8u : 7u,
-                    .bucket = odd && !other_step ? 1u : 0u,
-                    .present = std::vector<bool>(3)});
+      share_presence(group, {.step = odd && other_step ? 8u : 7u,
+                             .bucket = odd && !other_step ? 1u : 0u,
+                             .present = std::vector<bool>(3)});
     });
     for (const auto& error : errors) {
       ASSERT_TRUE(error);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "base/temporary_folder.h"
 #include "checkpoint/inventory.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
@@ -105,13 +106,6 @@ class CheckpointTest : public testing::Test {
  protected:
   static constexpr std::chrono::milliseconds kTimeout{20'000};
 
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "dgc_checkpoint_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   fs::path folder(Disks disks, int rank) const {
     switch (disks) {
       case Disks::shared:
@@ -166,7 +160,8 @@ class CheckpointTest : public testing::Test {
     write(path, text);
   }
 
-  fs::path root_;
+  const TemporaryFolder temporary_;
+  const fs::path root_ = temporary_.path();
 };
 
 }  // namespace dgc::test

@@ -17,6 +17,7 @@
 // After stdio.h, which it does not include.
 #include <jpeglib.h>
 
+#include "base/temporary_folder.h"
 #include "dgc/error.h"
 
 namespace dgc::test {
@@ -26,17 +27,10 @@ namespace fs = std::filesystem;
 
 class DataFolder : public testing::Test {
  protected:
-  DataFolder() {
-    std::string name = (fs::temp_directory_path() / "dgc-data-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    folder_ = name;
-  }
-  ~DataFolder() override { fs::remove_all(folder_); }
-
-  const fs::path& folder() const { return folder_; }
+  const fs::path& folder() const { return folder_.path(); }
 
  private:
-  fs::path folder_;
+  const TemporaryFolder folder_;
 };
 
 inline void write_file(const fs::path& path, const Bytes& bytes) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,38 +12,21 @@
 #include <string>
 #include <string_view>
 
+#include "base/temporary_folder.h"
 #include "dgc/error.h"
 
 namespace dgc::test {
 
-class Scratch {
+class Scratch : public TemporaryFolder {
  public:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "dgc_scratch_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp");
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
   std::filesystem::path write(const std::string& name, std::string_view contents) const {
-    const std::filesystem::path file = path_ / name;
+    const std::filesystem::path file = path() / name;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream stream(file, std::ios::binary);
     stream.write(contents.data(), static_cast<std::streamsize>(contents.size()));
     if (!stream.flush()) throw std::runtime_error("cannot write " + file.string());
     return file;
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// "code: what()" of the Error that `work` throws; "" if it throws none.

@@ -189,6 +189,57 @@ TEST(SgdFaults, RanksWithOtherOptionsAreFoundAtConstruction) {
   for (const auto& error : errors) EXPECT_TRUE(says(error, "lr 0.2")) << error->what();
 }
 
+// A run of two steps: the first comparison is after the first of them, the last on request.
+TEST(SgdFaults, AReplicaThatDivergesAtTheEndIsFoundOnRequest) {
+  const auto errors = run_ranks(3, std::chrono::seconds(5), [&](Group& group) {
+    torch::Tensor w = torch::ones({4, 4}).requires_grad_();
+    Sgd sgd(group, {w}, SgdOptions(0.1));
+    for (int step = 0; step < 2; ++step) {
+      sgd.zero_grad();
+      w.sum().backward();
+      sgd.step();
+      sgd.check_parameters();
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      if (group.rank() == 1) w[2][3] += 1e-3;
+    }
+    try {
+      sgd.check_parameters();
+    } catch (const Error&) {
+      // Whoever goes on reads that the group is dead, and why.
+      w.sum().backward();
+      sgd.step();
+    }
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::diverged);
+    EXPECT_EQ(error->subject(), "rank 1");
+    EXPECT_TRUE(says(error, "the group ended earlier: compare parameters: has other parameters"))
+        << error->what();
+  }
+}
+
+TEST(SgdOptions, SettersWriteToTheOptionsOfCompressionAndExchange) {
+  const SgdOptions defaults(0.1);
+  EXPECT_EQ(defaults.momentum(), 0.0f);
+  EXPECT_EQ(defaults.values(), ValueType::fp16);
+  const SgdOptions options = SgdOptions(0.1)
+                                 .momentum(0.9)
+                                 .nesterov(true)
+                                 .masking(false)
+                                 .algorithm(Algorithm::owner)
+                                 .check_parameters_every(7)
+                                 .bucket_bytes(8);
+  EXPECT_EQ(options.compress.momentum, 0.9f);
+  EXPECT_TRUE(options.compress.nesterov);
+  EXPECT_FALSE(options.compress.masking);
+  EXPECT_EQ(options.exchange.algorithm, Algorithm::owner);
+  EXPECT_EQ(options.exchange.check_parameters_every, 7);
+  EXPECT_EQ(options.bucket_bytes(), 8);
+}
+
 TEST(SgdFaults, BadOptionsAreRefusedByName) {
   const std::vector<std::pair<SgdOptions, std::string>> cases = {
       {SgdOptions(-1.0), "lr"},

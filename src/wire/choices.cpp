@@ -1,10 +1,7 @@
 // Names of value types and index codings.
-#include <fmt/format.h>
-
 #include <array>
-#include <string>
 
-#include "dgc/error.h"
+#include "base/choice.h"
 #include "dgc/wire.h"
 
 namespace dgc {
@@ -14,17 +11,6 @@ constexpr std::array kValueTypes = {ValueType::fp32, ValueType::fp16, ValueType:
                                     ValueType::int8, ValueType::sign};
 constexpr std::array kCodings = {IndexCoding::runs, IndexCoding::rice, IndexCoding::bitmap,
                                  IndexCoding::dense, IndexCoding::automatic};
-
-template <typename Choices>
-auto parse(std::string_view what, std::string_view name, const Choices& choices) {
-  std::string accepted;
-  for (const auto choice : choices) {
-    if (name == name_of(choice)) return choice;
-    accepted += fmt::format("{}{}", accepted.empty() ? "" : ", ", name_of(choice));
-  }
-  throw Error(ErrorCode::invalid_argument, "parse", fmt::format("{} '{}'", what, name),
-              "is unknown", fmt::format("use one of: {}", accepted));
-}
 
 }  // namespace
 
@@ -60,10 +46,15 @@ std::string_view name_of(IndexCoding coding) noexcept {
   return "unknown";
 }
 
-ValueType parse_value_type(std::string_view name) { return parse("value type", name, kValueTypes); }
+std::span<const ValueType> value_types() noexcept { return kValueTypes; }
+std::span<const IndexCoding> index_codings() noexcept { return kCodings; }
+
+ValueType parse_value_type(std::string_view name) {
+  return parse_choice("value type", name, value_types());
+}
 
 IndexCoding parse_index_coding(std::string_view name) {
-  return parse("index coding", name, kCodings);
+  return parse_choice("index coding", name, index_codings());
 }
 
 }  // namespace dgc

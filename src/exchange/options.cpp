@@ -1,0 +1,56 @@
+#include "exchange/options.h"
+
+#include <array>
+
+namespace dgc {
+
+std::string_view name_of(Algorithm algorithm) noexcept {
+  switch (algorithm) {
+    case Algorithm::automatic:
+      return "auto";
+    case Algorithm::allgather:
+      return "allgather";
+    case Algorithm::owner:
+      return "owner";
+    case Algorithm::dense:
+      return "dense";
+    case Algorithm::hierarchical:
+      return "hierarchical";
+  }
+  return "unknown";
+}
+
+std::span<const Algorithm> algorithms() noexcept {
+  static constexpr std::array kAll = {Algorithm::automatic, Algorithm::allgather, Algorithm::owner,
+                                      Algorithm::dense, Algorithm::hierarchical};
+  return kAll;
+}
+
+Algorithm parse_algorithm(std::string_view name) {
+  return parse_choice("algorithm", name, algorithms());
+}
+
+std::span<const Option<ExchangeOptions>> exchange_options() {
+  using O = ExchangeOptions;
+  static const std::vector<Option<O>> all = {
+      choice_option("algorithm", &O::algorithm, algorithms()),
+      plain_option("check_parameters_every", &O::check_parameters_every),
+      choice_option("dense_transport", &O::dense_transport, value_types()),
+      plain_option("host", &O::host, false),
+  };
+  return all;
+}
+
+void exchange::check_options(const ExchangeOptions& options) {
+  if (options.dense_transport == ValueType::int8 || options.dense_transport == ValueType::sign) {
+    throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
+                fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
+                "use fp32, fp16 or bf16");
+  }
+  if (options.check_parameters_every < 0) {
+    throw Error(ErrorCode::invalid_argument, "exchange", "check_parameters_every",
+                fmt::format("{} is negative", options.check_parameters_every), "0 turns it off");
+  }
+}
+
+}  // namespace dgc
