@@ -13,13 +13,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
 
 #include "base/patient_writer.h"
 #include "dgc/error.h"
+#include "process/temporary_folder.h"
 #include "process/terminal.h"
 
 namespace dgc::process {
@@ -54,29 +54,6 @@ class Interrupts {
 
  private:
   struct sigaction before_[std::size(kStopSignals)];
-};
-
-/// A folder for the rendezvous, gone with this object.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "dgc-launch-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::io, "launch", pattern,
-                  "cannot make it: " + std::generic_category().message(errno), "set TMPDIR");
-    }
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 /// A rank as a process of its own, and what it says on stderr. Killed with this object.
