@@ -28,9 +28,8 @@ bool commands_exist(const CLI::App& app, int argc, char** argv) {
       std::vector<std::string> names;
       for (const CLI::App* choice : choices) names.push_back(choice->get_name());
       const std::string parent = current == &app ? "dgc" : "dgc " + current->get_name();
-      dgc::process::say(
-          fmt::format("{}: unknown command '{}'; did you mean '{}'? `{} --help` lists all\n",
-                      parent, word, dgc::nearest(word, names), parent));
+      dgc::process::say(fmt::format("{}: unknown command '{}'; {}`{} --help` lists all\n", parent,
+                                    word, dgc::did_you_mean(word, names), parent));
       return false;
     }
     current = *found;
@@ -48,8 +47,9 @@ std::string suggestion(const CLI::App& app) {
   }
   for (const std::string& word : app.remaining(/*recurse=*/true)) {
     if (!word.starts_with("--")) continue;
-    return fmt::format("\n{}: did you mean {}? `dgc {} --help` lists all", word,
-                       dgc::nearest(word.substr(0, word.find('=')), names), command->get_name());
+    return fmt::format("\n{}: {}`dgc {} --help` lists all", word,
+                       dgc::did_you_mean(word.substr(0, word.find('=')), names),
+                       command->get_name());
   }
   return {};
 }

@@ -177,6 +177,19 @@ json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
               {"values", name_of(setup.values)},
               {"message_bytes", plan::message_bytes(setup)},
               {"message_ratio", 4.0 * parameters / plan::message_bytes(setup)},
+              {"assumptions",
+               {{"overlap", false},
+                {"payload_share", setup.payload},
+                {"latency_seconds", setup.latency},
+                {"inside_bandwidth", setup.inside},
+                {"select_seconds_per_element", setup.costs.select},
+                {"seconds_per_entry", setup.costs.entry},
+                {"dense_seconds_per_element", setup.costs.dense},
+                {"dense16_seconds_per_element", setup.costs.dense16},
+                {"seconds_per_byte", setup.costs.byte},
+                {"seconds_per_message", setup.costs.message},
+                {"seconds_per_round", setup.costs.round},
+                {"worthwhile_share", plan::kWorthwhile}}},
               {"plans", json::array()}};
   for (const Plan& one : plans) {
     json methods = json::array();
@@ -219,7 +232,7 @@ std::string summary_of(const plan::Scenario& setup) {
 }
 
 void print_plans(const plan::Scenario& setup, const std::vector<Plan>& plans) {
-  fmt::print("{}.\n", summary_of(setup));
+  fmt::print("{}.\n{}", summary_of(setup), plan::assumptions_text(setup));
   for (std::size_t i = 0; i < plans.size();) {
     const double bandwidth = plans[i].bandwidth;
     fmt::print("\n{}\n", plan::bandwidth_text(bandwidth));

@@ -86,9 +86,8 @@ const Model* measured_model(const std::string& name) {
   if (model != nullptr && std::find(all.begin(), all.end(), model) != all.end()) return model;
   std::vector<std::string> titles;
   for (const Model* one : all) titles.push_back(one->title);
-  throw Error(
-      ErrorCode::invalid_argument, "sizes", name, "is none of the models",
-      fmt::format("did you mean {}? known: {}", nearest(name, titles), fmt::join(titles, ", ")));
+  throw Error(ErrorCode::invalid_argument, "sizes", name, "is none of the models",
+              fmt::format("{}known: {}", did_you_mean(name, titles), fmt::join(titles, ", ")));
 }
 
 void run(const Arguments& arguments) {

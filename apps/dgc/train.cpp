@@ -36,6 +36,7 @@ struct Options {
   std::vector<std::pair<const train::Field*, CLI::Option*>> flags;
   std::deque<std::string> values;  // of the flags, as texts
   std::string recipe;
+  std::vector<const CLI::Option*> names;  // of recipe, files and folders
 };
 
 void print_list(bool as_json) {
@@ -128,7 +129,18 @@ void check_data(const train::Settings& settings) {
   if (!data.empty() && settings.train.empty()) data::find_data(data, settings.data);
 }
 
+/// An empty name is a variable of a script that was not set: a new run in its place is not what
+/// somebody wants.
+void refuse_empty(const Options& options) {
+  for (const CLI::Option* option : options.names) {
+    if (option->count() == 0 || !option->as<std::string>().empty()) continue;
+    throw Error(ErrorCode::invalid_argument, "train", option->get_name(), "is empty",
+                "give a value, or leave it out");
+  }
+}
+
 int run(const Options& options) {
+  refuse_empty(options);
   if (options.list) {
     print_list(options.as_json);
     return 0;
@@ -203,14 +215,17 @@ void add_train(CLI::App& app) {
       "  RANK=0 WORLD_SIZE=8 MASTER_ADDR=node0 MASTER_PORT=29500 dgc train …   on each machine\n"
       "  dgc train --list                                 recipes, models, data, the paper");
   auto options = std::make_shared<Options>();
-  command->add_option("RECIPE", options->recipe, "What to train (default: fashion)");
-  command->add_flag("--list", options->list, "List the recipes");
-  command->add_option("--config", options->config, "Settings from a JSON file");
+  const auto add_name = [&](const char* name, std::string& value, const char* help) {
+    options->names.push_back(command->add_option(name, value, help));
+  };
+  add_name("RECIPE", options->recipe, "What to train (default: fashion)");
+  command->add_flag("--list", options->list, "List recipes, models and data");
+  add_name("--config", options->config, "Read settings from a JSON file");
   command->add_flag("--print-config", options->print_config,
                     "Print all settings of this recipe, as a file for --config; train nothing");
-  command->add_option("--out", options->out, "Folder of the run (default: runs/RECIPE-TIME)");
-  command->add_option("--resume", options->resume, "Continue the run in this folder");
-  command->add_flag("--quiet", options->quiet, "Say nothing while it runs");
+  add_name("--out", options->out, "Folder to write the run to (default: runs/RECIPE-TIME)");
+  add_name("--resume", options->resume, "Continue the run in this folder");
+  command->add_flag("--quiet", options->quiet, "Print no progress");
   command->add_flag("--json", options->as_json, "Print the summary (or the list) as JSON");
   for (const train::Field& field : train::fields()) {
     if (field.name == "recipe") continue;

@@ -154,7 +154,7 @@ const DataSet& data_set(const std::string& name) {
     names.push_back(set.name);
   }
   throw Error(ErrorCode::invalid_argument, "find data", name, "no such data set",
-              fmt::format("did you mean {}? `dgc data` lists all", nearest(name, names)));
+              did_you_mean(name, names) + "`dgc data` lists all");
 }
 
 fs::path find_data(const std::string& name, const fs::path& given) {

@@ -139,8 +139,8 @@ const Model& model_named(std::string_view name, const std::string& operation,
   for (const Model& model : catalogue()) names.push_back(model.name);
   throw Error(ErrorCode::invalid_argument, operation, fmt::format("{} '{}'", option, name),
               "there is no such model",
-              fmt::format("did you mean '{}'? known: {}{}", nearest(plain(name), names),
-                          fmt::join(names, ", "), otherwise));
+              fmt::format("{}known: {}{}", did_you_mean(plain(name), names), fmt::join(names, ", "),
+                          otherwise));
 }
 
 }  // namespace dgc::models

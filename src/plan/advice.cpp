@@ -80,7 +80,7 @@ Advice advise(const Scenario& setup, const std::vector<Prediction>& predictions)
   advice.below = rounded(break_even(setup, predictions));
   const std::string limit = advice.below == 0.0 ? "at no bandwidth"
                             : advice.below > kMostBandwidth / 2
-                                ? "at any bandwidth"
+                                ? "at any bandwidth, as far as these assumptions hold"
                                 : "below " + bandwidth_text(advice.below);
   if (advice.pays) {
     advice.text = fmt::format("{}: {} a step, {:.3g}x faster than {}; compression pays {}",
@@ -97,6 +97,26 @@ Advice advise(const Scenario& setup, const std::vector<Prediction>& predictions)
                     title_of(sparse.method), limit);
   }
   return advice;
+}
+
+std::string assumptions_text(const Scenario& setup) {
+  const Costs& c = setup.costs;
+  std::string text = fmt::format(
+      "Assumptions: computing, coding and moving follow each other without overlap. The network\n"
+      "delivers {:.0f} % of its bandwidth and takes {} for a message",
+      100.0 * setup.payload, duration_text(setup.latency));
+  if (setup.workers_per_node > 1) {
+    text += fmt::format("; inside a node it has {}", bandwidth_text(setup.inside));
+  }
+  text += fmt::format(
+      ".\nA core takes {} to compress an element, {} to add an entry that it receives, {} ({} as "
+      "fp16)\nto average an element densely, {} for a byte, {} for a message, {} for a round of "
+      "messages.\nCompression pays if it saves {:.0f} % of the dense step. --latency and --costs "
+      "FILE change these.\n",
+      duration_text(c.select), duration_text(c.entry), duration_text(c.dense),
+      duration_text(c.dense16), duration_text(c.byte), duration_text(c.message),
+      duration_text(c.round), 100.0 * kWorthwhile);
+  return text;
 }
 
 }  // namespace dgc::plan

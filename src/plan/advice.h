@@ -25,4 +25,7 @@ inline constexpr double kWorthwhile = 0.05;
 /// exact before selected twice.
 Advice advise(const Scenario& setup, const std::vector<Prediction>& predictions);
 
+/// What the predictions take for granted beside the model and the network: a few lines.
+std::string assumptions_text(const Scenario& setup);
+
 }  // namespace dgc::plan

@@ -32,8 +32,7 @@ void read_costs(const std::filesystem::path& path, Scenario& setup) {
     const auto found = known.find(name);
     if (found == known.end()) {
       refuse(fmt::format("'{}' is no constant", name),
-             fmt::format("did you mean '{}'? known: {}", nearest(name, names),
-                         fmt::join(names, ", ")));
+             fmt::format("{}known: {}", did_you_mean(name, names), fmt::join(names, ", ")));
     }
     if (!value.is_number() || value.get<double>() < 0.0 ||
         (name == "payload" && (value.get<double>() == 0.0 || value.get<double>() > 1.0))) {

@@ -59,8 +59,10 @@ double parse(std::string_view option, std::string_view text, std::span<const Uni
   }
   if (unit.empty() && number == 0.0) return 0.0;
   if (unit.empty()) refuse(option, text, "has no unit", fmt::format("{}{}?", number, usual));
-  refuse(option, text, fmt::format("'{}' is no unit of it", unit),
-         fmt::format("{}{}? known: {}", number, nearest(std::string(unit), names),
+  const std::string meant = nearest(unit, names);
+  refuse(option, text, fmt::format("there is no unit '{}'", unit),
+         fmt::format("{}known units: {}",
+                     meant.empty() ? "" : fmt::format("did you mean {}{}? ", number, meant),
                      fmt::join(names, ", ")));
 }
 
@@ -81,6 +83,7 @@ std::string bandwidth_text(double bits) {
 }
 
 std::string duration_text(double seconds) {
+  if (seconds < 1e-6) return fmt::format("{:.3g} ns", seconds * 1e9);
   if (seconds < 1e-3) return fmt::format("{:.0f} us", seconds * 1e6);
   if (seconds < 1.0) return fmt::format("{:.3g} ms", seconds * 1e3);
   return fmt::format("{:.3g} s", seconds);

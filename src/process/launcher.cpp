@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -21,6 +20,7 @@
 #include "base/patient_writer.h"
 #include "base/temporary_folder.h"
 #include "dgc/error.h"
+#include "process/temporary_folder.h"
 #include "process/terminal.h"
 
 namespace dgc::process {

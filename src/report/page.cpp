@@ -36,7 +36,8 @@ than the ratio once warmed up.</dd>
 What is not sent stays with the worker and adds up until it is large enough.</dd>
 <dt>vs dense</dt><dd>Difference of the metric to the dense run with the same seed, in the metric’s unit.</dd>
 <dt>waiting</dt><dd>Time from the end of backward until the gradients of all are there, as a share of the training
-time: for others, for the network, and for what is left of compressing and adding up.</dd>
+time: for slower workers, for the network, and for what is left of compressing and adding up.</dd>
+<dt>time</dt><dd>Training time, without evaluation and checkpoints.</dd>
 <dt>sent per step</dt><dd>Bytes that worker 0 sends in a step after warm-up, to all others together.</dd>
 <dt>dense, dgc, naive</dt><dd>dense sends every gradient whole; dgc the largest entries of what has accumulated, with the
 paper’s corrections; naive the same without the corrections.</dd>

@@ -175,6 +175,22 @@ function sorting(table) {
   });
 }
 
+/** Tables that are wider than their place say so, until the last column is in sight. */
+function wideTables() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = make("p", { class: "swipe", hidden: "" }, null, "scroll sideways for more columns →");
+    box.after(hint);
+    const update = () => {
+      const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 2;
+      box.classList.toggle("more", more);
+      hint.hidden = !more;
+    };
+    box.addEventListener("scroll", update, { passive: true });
+    new ResizeObserver(update).observe(box);
+    update();
+  }
+}
+
 /** A reading of the parts of the bars, where the pointer or the focus is. */
 function tips() {
   const tip = make("div", { class: "tip over", hidden: "" }, document.body);
@@ -194,5 +210,6 @@ function tips() {
 
 plots();
 document.querySelectorAll("table.sortable").forEach(sorting);
+wideTables();
 tips();
 document.documentElement.dataset.drawn = "yes";

@@ -55,6 +55,16 @@ std::string tile(const std::string& value, const std::string& unit, const std::s
       cell_text(value), escape(unit), escape(label), escape(more));
 }
 
+/// Two ratios of equal rank: warm-up sends more, and belongs to the run.
+std::string ratio_tile(double total, double steady, const char* label) {
+  const auto value = [](double ratio, const char* of) {
+    return fmt::format("<p class=\"value\">{}<span>× {}</span></p>", cell_text(ratio_text(ratio)),
+                       of);
+  };
+  return fmt::format("<div class=\"tile\">{}{}<p class=\"label\">{}</p></div>\n",
+                     value(total, "whole run"), value(steady, "after warm-up"), label);
+}
+
 /// The figures of the mode that the report is about: dgc, or the first that is not dense.
 std::string tiles(const Run& run) {
   const Mode* shown = nullptr;
@@ -72,12 +82,8 @@ std::string tiles(const Run& run) {
   std::string html =
       tile(metric_text(result.metric), percent ? " %" : "",
            fmt::format("{} of {}", run.summary.facts.metric_name, shown->name), than);
-  const auto ratio = [&](double steady, double total, const char* label) {
-    html += tile(ratio_text(steady), "×", label,
-                 std::isfinite(total) ? ratio_text(total) + "× with warm-up" : "");
-  };
-  ratio(result.message_ratio, result.message_ratio_total, "smaller messages");
-  ratio(result.traffic_ratio, result.traffic_ratio_total, "less traffic per worker");
+  html += ratio_tile(result.message_ratio_total, result.message_ratio, "smaller messages");
+  html += ratio_tile(result.traffic_ratio_total, result.traffic_ratio, "less traffic per worker");
   std::string times;
   if (dense != nullptr) times = "dense: " + seconds_text(dense->result.seconds);
   html += tile(seconds_text(result.seconds), "", "training time", times);

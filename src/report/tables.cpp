@@ -5,6 +5,7 @@
 #include "report/compare.h"
 #include "report/format.h"
 #include "report/sections.h"
+#include "train/settings.h"
 
 namespace dgc::report {
 namespace {
@@ -19,6 +20,11 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 std::string sortable(double value, const std::string& text) {
   return fmt::format("<td class=\"n\" data-v=\"{}\">{}</td>",
                      std::isfinite(value) ? fmt::format("{}", value) : "-1", cell_text(text));
+}
+
+/// A run of version 0.1 calls tensors sparse also in modes that select nothing.
+bool is_sparse(const Mode& mode, const train::TensorLine& tensor) {
+  return tensor.mode == "sparse" && !train::sends_all(mode.name);
 }
 
 std::string tensor_table(const Mode& mode) {
@@ -37,29 +43,36 @@ std::string tensor_table(const Mode& mode) {
     const double share = message > 0.0 ? tensor.bytes / message : kUnknown;
     html += fmt::format("<tr><th scope=\"row\" class=\"code\">{}</th>", escape(tensor.name));
     html += fmt::format("<td class=\"code\">{}</td>", cell_text(shape_text(tensor.shape)));
+    const bool sparse = is_sparse(mode, tensor);
+    const bool relabelled = tensor.mode == "sparse" && !sparse;
+    const std::string sent = relabelled ? "dense" : tensor.mode;
     html += fmt::format("<td><span class=\"tag {}\">{}</span></td>",
-                        tensor.mode == "sparse"  ? "sparse"
-                        : tensor.mode == "dense" ? "whole"
-                                                 : "none",
-                        escape(tensor.mode));
+                        sparse            ? "sparse"
+                        : sent == "dense" ? "whole"
+                                          : "none",
+                        escape(sent));
     html += sortable(tensor.elements, count_text(tensor.elements));
     html += sortable(tensor.k, count_text(tensor.k));
     html += sortable(tensor.bytes, count_text(tensor.bytes));
     html += sortable(share, percent_text(share));
-    html += fmt::format("<td class=\"why\">{}</td></tr>\n", escape(tensor.why));
+    html += fmt::format("<td class=\"why\">{}</td></tr>\n",
+                        relabelled ? "the mode sends everything" : escape(tensor.why));
   }
   return html + "</tbody></table></div>\n";
 }
 
 /// How many tensors of a mode are sparse, and how much of the model they hold.
 std::string tensor_words(const Mode& mode) {
+  if (train::sends_all(mode.name)) {
+    return fmt::format("all {} tensors are sent whole", mode.tensors.size());
+  }
   double elements = 0.0;
   double sparse_elements = 0.0;
   std::size_t sparse = 0;
   for (const train::TensorLine& tensor : mode.tensors) {
     if (!std::isfinite(tensor.elements)) continue;
     elements += tensor.elements;
-    if (tensor.mode != "sparse") continue;
+    if (!is_sparse(mode, tensor)) continue;
     ++sparse;
     sparse_elements += tensor.elements;
   }

@@ -30,11 +30,17 @@ std::string segments(const Times& times, std::span<const TimePart> parts, double
   return html;
 }
 
+/// Both times of a mode that the page has, so that nobody takes them for one.
+std::string time_words(const Times& times) {
+  if (!(times.total() > 0.0)) return "not known";
+  return fmt::format("{} training, {} with evaluation and checkpoints",
+                     seconds_text(times.training()), seconds_text(times.total()));
+}
+
 std::string bar(const Mode& mode, const std::string& label, std::size_t series, double longest) {
   const Times times = mode.result.time.value_or(Times{});
-  std::string html =
-      fmt::format("<div class=\"bar\"><p>{}{}<b>{}</b></p>", swatch(series), escape(label),
-                  times.total() > 0.0 ? seconds_text(times.total()) : "not known");
+  std::string html = fmt::format("<div class=\"bar\"><p>{}{}<b>{}</b></p>", swatch(series),
+                                 escape(label), time_words(times));
   html += "<div class=\"parts\">" + segments(times, kTimeParts, longest) + "</div>";
   const std::string beside = segments(times, kTimeBeside, longest);
   if (!beside.empty()) html += "<div class=\"parts beside\">" + beside + "</div>";
@@ -68,9 +74,12 @@ std::string time_section(std::span<const Run> runs) {
     legend += fmt::format("<li><i class=\"part thin {0}\"></i>{0}</li>", part.name);
   }
   return "<section aria-labelledby=\"time\">\n<h2 id=\"time\">Where the time goes</h2>\n"
-         "<p class=\"hint\">Of worker 0. The thin bars are work of a thread beside the "
-         "computing, or, where gradients are clipped, part of the bars: they cost time only where "
-         "they made the worker wait.</p>\n<div class=\"card\">\n" +
+         "<p class=\"hint\">Of worker 0. <b>waiting</b> begins when the worker’s own backward is "
+         "done, and ends when the gradients of all workers are there. It is the network’s time, "
+         "and that of slower workers: where workers share the cores of one machine, most of it is "
+         "waiting for the others to compute. The thin bars are work of a thread beside the "
+         "computing: it costs time only where it makes the worker wait. (With clipped gradients "
+         "it is part of waiting.)</p>\n<div class=\"card\">\n" +
          bars + "<ul class=\"keys\">" + legend + "</ul>\n</div>\n</section>\n";
 }
 

@@ -66,7 +66,7 @@ class ImageTask : public Task {
 
   Batch batch(const Draw& draw) const override {
     const auto order = order_.of(draw.epoch);
-    Batch batch = read(*data_.train, share_of(order, draw, place_), draw.epoch);
+    Batch batch = read(*data_.train, examples_of(order, draw, place_), draw.epoch);
     batch.weight = weight_of(batch.examples, draw, place_);
     return batch;
   }

@@ -48,7 +48,7 @@ constexpr const char* kSmallSpeech = R"({"hidden": 96, "layers": 2, "rnn": "gru"
   "epochs": 15, "batch": 16, "lr": 0.006, "lr-schedule": "cosine", "max-seconds": 8,
   "warmup-epochs": 1})";
 
-// AlexNet and VGG have no batch normalisation: a lower rate.
+// AlexNet, VGG and the small CNN have no batch normalisation: a lower rate.
 constexpr const char* kWithoutNorm = R"({"lr": 0.01, "weight-decay": 0.0005})";
 
 std::vector<Recipe> make_recipes() {
@@ -127,7 +127,8 @@ std::vector<Recipe> make_recipes() {
        "",
        R"({"batch": 32, "epochs": 1, "examples": 1024})",
        "{}",
-       {{"alexnet", kWithoutNorm},
+       {{"cnn", R"({"lr": 0.01})"},
+        {"alexnet", kWithoutNorm},
         {"vgg16", kWithoutNorm},
         {"lstm", kLanguageModel},
         {"deepspeech", kDeepSpeech}}},
@@ -201,7 +202,7 @@ const Recipe& recipe_named(const std::string& name) {
   }
   throw Error(ErrorCode::invalid_argument, "train", fmt::format("recipe '{}'", name),
               "there is no such recipe",
-              fmt::format("did you mean '{}'? `dgc train --list` shows all", nearest(name, names)));
+              fmt::format("{}known: {}", did_you_mean(name, names), fmt::join(names, ", ")));
 }
 
 Family family_of(const std::string& model) {
@@ -256,8 +257,9 @@ Settings resolve(const json& given) {
   if (preset == "small") model = given_or(small, "model", model);
   model = given_or(given, "model", model);
   if (std::find(recipe.models.begin(), recipe.models.end(), model) == recipe.models.end()) {
-    refuse("model", fmt::format("'{}' is no model of recipe {}", model, recipe.name),
-           fmt::format("it has {}", fmt::join(recipe.models, ", ")));
+    refuse("model", fmt::format("recipe {} has no model '{}'", recipe.name, model),
+           fmt::format("{}it has {}", did_you_mean(model, recipe.models),
+                       fmt::join(recipe.models, ", ")));
   }
   Settings settings;
   apply(settings, json::parse(kCommon), "common settings");

@@ -182,7 +182,7 @@ const Field& field_named(const std::string& name, const std::string& source) {
   std::vector<std::string> names = {"compare"};
   for (const Field& field : all) names.push_back(field.name);
   refuse(source, name, "there is no such setting",
-         fmt::format("did you mean '{}'?", nearest(name, names)));
+         did_you_mean(name, names) + "`dgc train --help` lists all");
 }
 
 }  // namespace
@@ -244,9 +244,8 @@ std::vector<std::string> modes_of(const Settings& settings) {
   std::stringstream words(settings.mode);
   for (std::string mode; std::getline(words, mode, ',');) {
     if (std::find(kModes.begin(), kModes.end(), mode) == kModes.end()) {
-      refuse(
-          "--mode", mode, "there is no such mode",
-          fmt::format("did you mean '{}'? There are {}", nearest(mode, kModes), list_of(kModes)));
+      refuse("--mode", mode, "there is no such mode",
+             fmt::format("{}known: {}", did_you_mean(mode, kModes), list_of(kModes)));
     }
     if (std::find(modes.begin(), modes.end(), mode) != modes.end()) {
       refuse("--mode", mode, "is there twice");

@@ -67,7 +67,7 @@ class SpeechTask : public Task {
 
   Batch batch(const Draw& draw) const override {
     const auto order = order_.of(draw.epoch);
-    const auto which = share_of(order, draw, place_);
+    const auto which = examples_of(order, draw, place_);
     Batch batch = read(Part::train, {which.begin(), which.end()}).batch;
     batch.weight = weight_of(batch.examples, draw, place_);
     return batch;

@@ -69,8 +69,8 @@ std::vector<std::int64_t> ShuffledOrder::make(std::uint64_t epoch) const {
   return permutation(count_, Random{static_cast<std::uint64_t>(seed_), epoch});
 }
 
-std::span<const std::int64_t> share_of(const EpochOrder::Order& order, const Draw& draw,
-                                       Place place) {
+std::span<const std::int64_t> examples_of(const EpochOrder::Order& order, const Draw& draw,
+                                          Place place) {
   const Range mine = part_of(static_cast<std::size_t>(draw.count), place.workers, place.rank);
   return std::span(*order).subspan(static_cast<std::size_t>(draw.first) + mine.begin, mine.size());
 }

@@ -149,8 +149,8 @@ class ShuffledOrder : public EpochOrder {
 };
 
 /// This worker's examples of a draw: as many as the others have, or one more.
-std::span<const std::int64_t> share_of(const EpochOrder::Order& order, const Draw& draw,
-                                       Place place);
+std::span<const std::int64_t> examples_of(const EpochOrder::Order& order, const Draw& draw,
+                                          Place place);
 
 /// Batch::weight.
 double weight_of(std::int64_t mine, const Draw& draw, Place place);

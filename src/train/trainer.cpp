@@ -387,11 +387,13 @@ class Trainer {
   void write_tensors() const {
     nlohmann::ordered_json all = nlohmann::ordered_json::array();
     for (const auto& tensor : sgd_->report().tensors) {
+      // The optimizer says what could be sparse; these modes select nothing.
+      const bool whole = sends_all(request_.mode) && tensor.mode == "sparse";
       all.push_back(to_json(TensorLine{.name = tensor.name,
                                        .shape = tensor.shape,
                                        .elements = real(tensor.elements),
-                                       .mode = tensor.mode,
-                                       .why = tensor.why,
+                                       .mode = whole ? "dense" : tensor.mode,
+                                       .why = whole ? "the mode sends everything" : tensor.why,
                                        .k = real(tensor.k),
                                        .bytes = real(tensor.bytes)}));
     }

@@ -33,11 +33,12 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout
 
-    def fails(self, code: int, *arguments: str, says: str, env: dict = {}) -> None:
+    def fails(self, code: int, *arguments: str, says: str, env: dict = {}) -> str:
         result = dgc(*arguments, env=env)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         self.assertIn(says, result.stderr)
         self.assertEqual(result.stdout, "")
+        return result.stderr
 
     def test_version_and_help(self) -> None:
         self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
@@ -51,6 +52,8 @@ class CommandLine(unittest.TestCase):
         self.fails(2, says="subcommand is required")
         self.fails(2, "inspct", says="unknown command 'inspct'; did you mean 'inspect'?")
         self.fails(2, "bench", "wires", says="did you mean 'wire'?")
+        far = self.fails(2, "kubernetes", says="unknown command 'kubernetes'; `dgc --help` lists all")
+        self.assertNotIn("did you mean", far)
         self.fails(2, "bench", says="subcommand is required")
         self.fails(2, "bench", "compress", "--ratio", "2", says="--ratio")
         self.fails(2, "bench", "compress", "--threads", "0", says="--threads")
@@ -205,7 +208,7 @@ class CommandLine(unittest.TestCase):
             self.assertLess(r["paper_ratio"], r["rice_fp16_ratio"])
             self.assertLess(r["rice_fp16_ratio"], r["rice_fp16_dense_int8_ratio"])
             self.assertLess(r["rice_fp16_dense_int8_ratio"], r["best_ratio"])
-        self.fails(1, "sizes", "ResNet-51", says="did you mean ResNet-50?")
+        self.fails(1, "sizes", "ResNet-51", says="did you mean 'ResNet-50'?")
         self.fails(2, "sizes", "--steps", "0", says="--steps")
 
     def test_plan(self) -> None:
@@ -214,6 +217,12 @@ class CommandLine(unittest.TestCase):
         text = self.succeeds(*common, "--bandwidth", "1Gbps", "--nodes", "8")
         self.assertIn("<- take this", text)
         self.assertIn("8 nodes: dgc auto", text)
+        # What the advice rests on stands above it.
+        for assumed in ("Assumptions:", "50 us", "94 %", "0.9 ns", "23 ns", "20 us", "5 %", "--costs"):
+            self.assertIn(assumed, text.split("8 nodes:")[0])
+        quick = self.samples / "costs.json"
+        quick.write_text('{"select": 4e-10}')
+        self.assertIn("0.4 ns", self.succeeds(*common, "--nodes", "8", "--costs", str(quick)))
         plan = json.loads(self.succeeds(*common, "--bandwidth", "1Gbps,10Gbps", "--nodes", "2,64", "--json"))
         self.assertEqual([(p["bandwidth"], p["nodes"]) for p in plan["plans"]], [(1e9, 2), (1e9, 64), (1e10, 2), (1e10, 64)])
         methods = ["dense fp32", "dense fp16", "dgc auto", "dgc allgather", "dgc owner"]
@@ -222,6 +231,8 @@ class CommandLine(unittest.TestCase):
             for m in p["predictions"]:
                 self.assertAlmostEqual(m["efficiency"], m["speedup"] / p["nodes"])
         self.assertTrue(plan["plans"][1]["pays"])
+        self.assertEqual(plan["assumptions"]["select_seconds_per_element"], 0.9e-9)
+        self.assertAlmostEqual(plan["assumptions"]["latency_seconds"], 50e-6)
         inside = json.loads(self.succeeds(*common, "--nodes", "4", "--workers-per-node", "4", "--algorithm", "hierarchical", "--json"))
         self.assertEqual([m["method"] for m in inside["plans"][0]["predictions"]], ["dense fp32", "dense fp16", "dgc hierarchical"])
         self.assertEqual(inside["plans"][0]["workers"], 16)
@@ -238,7 +249,7 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *common, "--nodes", "2,few", says="--nodes 'few': is no whole number")
         self.fails(1, *common, "--bandwidth", "-1Gbps", says="--bandwidth '-1Gbps': is negative")
         self.fails(1, *common, "--bandwidth", "1", says="--bandwidth '1': has no unit (1Gbps?)")
-        self.fails(1, *common, "--bandwidth", "1Gbqs", says="'Gbqs' is no unit of it (1Gbps?")
+        self.fails(1, *common, "--bandwidth", "1Gbqs", says="there is no unit 'Gbqs' (did you mean 1Gbps?")
         self.fails(1, *common, "--latency", "5", says="--latency '5': has no unit (5ms?)")
         self.fails(1, *common, "--shared-cores", "0", says="--shared-cores '0'")
         self.fails(1, *common, "--values", "fp8", says="--values 'fp8': is unknown (fp32, fp16, bf16, int8 or sign)")
@@ -251,7 +262,7 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *common, "--measure", says="are both given")
         self.fails(1, "plan", "--compute", "1s", says="no model is given")
         self.fails(1, "plan", "--model", "resnet50", says="no compute time is given")
-        self.fails(1, "plan", "--model", "resnet51", "--compute", "1s", says="did you mean 'resnet50'?")
+        self.fails(1, "plan", "--model", "resnet500", "--compute", "1s", says="did you mean 'resnet50'?")
         self.fails(1, "plan", "--parameters", "5", "--one-dimensional", "6", "--compute", "1s", says="--one-dimensional '6'")
         self.fails(1, "plan", "--parameters", "5", "--measure", says="known by name")
 

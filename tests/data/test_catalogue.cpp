@@ -91,7 +91,7 @@ TEST_F(Catalogue, WithoutDgcDataItSaysSo) {
 }
 
 TEST_F(Catalogue, MisspeltNamesGetTheNearest) {
-  expect_error(ErrorCode::invalid_argument, {"cifar-10", "did you mean cifar10?"},
+  expect_error(ErrorCode::invalid_argument, {"cifar-10", "did you mean 'cifar10'?"},
                [] { find_data("cifar-10"); });
   EXPECT_THROW(find_data_quietly("imagnet"), Error);
 }

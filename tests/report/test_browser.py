@@ -243,6 +243,22 @@ class ReportInBrowser(unittest.TestCase):
                     self.assertLessEqual(self.browser.run("document.scrollingElement.scrollWidth"), width, page.name)
                     self.assertEqual(self.browser.run("document.documentElement.clientWidth"), width)
 
+    def test_wide_table_on_a_phone(self) -> None:
+        """No word breaks; the table says that there is more of it, until its end is in sight."""
+        self.open(self.one, 400, 3000)
+        lines = "[...document.querySelectorAll('.results tbody th span')].map(s => s.getClientRects().length && s.offsetHeight / parseFloat(getComputedStyle(s).lineHeight))"
+        self.assertEqual([round(n) for n in self.browser.run(lines)], [1, 1, 1])
+        box = "document.querySelector('.results').closest('.scroll')"
+        hint = f"!{box}.nextElementSibling.hidden && {box}.nextElementSibling.textContent"
+        self.assertIn("more columns", self.browser.run(hint))
+        self.assertTrue(self.browser.run(f"{box}.classList.contains('more')"))
+        self.browser.run(f"new Promise(done => {{ {box}.scrollLeft = 9999; requestAnimationFrame(() => requestAnimationFrame(done)) }})")
+        self.assertFalse(self.browser.run(hint))
+        first = self.browser.run("document.querySelector('.results tbody th').getBoundingClientRect().left")
+        self.assertGreaterEqual(first, 0)  # the names of the modes stay
+        self.open(self.one, 1280)
+        self.assertFalse(self.browser.run(hint))
+
     def test_light_and_dark(self) -> None:
         colours = """[getComputedStyle(document.documentElement).backgroundColor, getComputedStyle(document.body).color,
             ...[...document.querySelectorAll('.chart:first-child .curve')].map(c => getComputedStyle(c).stroke)]"""
@@ -312,7 +328,7 @@ class ReportInBrowser(unittest.TestCase):
         if SHOTS is None:
             self.skipTest("no folder for screenshots")
         for name, page in (("one", self.one), ("several", self.several)):
-            for width, size in ((1280, "desktop"), (360, "phone")):
+            for width, size in ((1280, "desktop"), (400, "phone")):
                 for dark in (False, True):
                     self.open(page, width, 2000, dark=dark)
                     self.browser.shot(SHOTS, f"{name}-{size}-{'dark' if dark else 'light'}")

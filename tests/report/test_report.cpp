@@ -320,6 +320,31 @@ TEST_F(Report, compares_modes) {
       "run), and ended 0.12 points below dense.");
 }
 
+TEST_F(Report, a_dense_mode_has_no_sparse_tensors) {
+  // Version 0.1 wrote what could have been sparse.
+  const Run run = read_run(fs::path(DGC_GOLDEN_DIR) / "run-0.1");
+  ASSERT_EQ(run.modes[0].tensors[0].mode, "sparse");
+  const std::string page = report_page(std::span(&run, 1));
+  const std::size_t dense = page.find("all 10 tensors are sent whole");
+  const std::size_t dgc = page.find("5 of 10 tensors sparse, 99.9&nbsp;% of the parameters");
+  ASSERT_NE(dense, std::string::npos);
+  ASSERT_NE(dgc, std::string::npos);
+  EXPECT_EQ(page.substr(dense, dgc - dense).find(">sparse<"), std::string::npos);
+  EXPECT_NE(page.find(">sparse<", dgc), std::string::npos);
+}
+
+TEST_F(Report, both_times_and_both_ratios_are_named) {
+  Run run = whole("run");
+  run.modes[1].result.time = train::Times{.compute = 90.0, .waiting = 3.9, .evaluate = 1.5};
+  const std::string page = report_page(std::span(&run, 1));
+  EXPECT_NE(page.find("93.9 s training, 95.4 s with evaluation and checkpoints"),
+            std::string::npos);
+  EXPECT_NE(page.find("<p class=\"value\">41.0<span>× whole run</span></p>"
+                      "<p class=\"value\">533<span>× after warm-up</span></p>"),
+            std::string::npos);
+  EXPECT_NE(page.find("<b>waiting</b> begins when"), std::string::npos);
+}
+
 TEST_F(Report, words_fit_the_metric) {
   Run run = whole("run");
   run.summary.facts.metric_name = "perplexity";

@@ -82,6 +82,10 @@ TEST(TrainSettings, MistakesAreNamed) {
     }
   };
   expect({{"epoch", 3}}, {"epoch", "did you mean 'epochs'"});
+  expect({{"recipe", "synthetic"}, {"model", "resnet9"}}, {"did you mean 'resnet8'?"});
+  expect({{"recipe", "synthetic"}, {"model", "gpt2"}}, {"'gpt2'", "it has cnn, resnet8"});
+  EXPECT_EQ(error_of({{"recipe", "synthetic"}, {"model", "gpt2"}}).find("did you mean"),
+            std::string::npos);
   expect({{"epochs", "three"}}, {"epochs", "a number"});
   expect({{"batch", 1.5}}, {"batch", "whole number"});
   expect({{"batch", 0}}, {"batch", "1 or more"});

@@ -34,7 +34,7 @@ TEST(TrainOrder, EveryExampleOncePerEpochForAnyNumberOfWorkers) {
           for (std::int64_t first = 0; first < count; first += batch * workers) {
             const Draw draw{3, first, std::min(batch * workers, count - first)};
             const auto epoch = order.of(3);
-            const auto mine = share_of(epoch, draw, {rank, workers});
+            const auto mine = examples_of(epoch, draw, {rank, workers});
             EXPECT_LE(static_cast<std::int64_t>(mine.size()), batch);
             for (const std::int64_t i : mine) ++seen[i];
           }

@@ -310,15 +310,17 @@ def errors():
         check(what, good, f"{done.returncode}: {done.stderr}")
 
     fails("unknown recipe", ["fashon"], "'fashon'", "did you mean 'fashion'")
-    fails("unknown option", ["--epcohs", "3"], "--epcohs", "did you mean --epochs", status=2)
+    fails("unknown option", ["--epcohs", "3"], "--epcohs", "did you mean '--epochs'", status=2)
     fails("value of the wrong kind", ["--batch", "many"], "--batch", "many", "whole number")
     fails("value out of range", ["--ratio", "1.5"], "--ratio", "1.5")
     fails("unknown mode", ["--mode", "dcg"], "dcg", "did you mean 'dgc'")
     fails("unknown model", ["cifar10", "--model", "resnet50"], "resnet50", "resnet110")
+    fails("empty --out", ["synthetic", "--out", ""], "--out", "is empty")
+    fails("empty --resume", ["--resume", ""], "--resume", "is empty")
     fails("unknown schedule", ["--lr-schedule", "sine"], "sine", "cosine")
     config = HERE / "bad.json"
     config.write_text('{"epochs": 2,\n "learning-rate": 1}')
-    fails("unknown key", ["--config", config], "bad.json", "learning-rate", "did you mean")
+    fails("unknown key", ["--config", config], "bad.json", "learning-rate", "lists all")
     config.write_text('{"epochs": 2,\n "lr" 1}')
     fails("file that is not JSON", ["--config", config], "bad.json", "line 2")
     config.write_text('{"lr": 1e999}')
@@ -416,6 +418,11 @@ def files():
                    "--batch", "4", "--workers", "2", *flags, "--compare", "dense,dgc",
                    "--out", HERE / model)
         check(f"{model} trains", done.returncode == 0, done.stderr)
+    done = run("train", "synthetic", "--launch", "threads", "--workers", "2", "--steps", "120", "--mode", "dense",
+               "--out", HERE / "defaults")
+    lines = [json.loads(line) for line in (HERE / "defaults/dense/metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["type"] == "step"]
+    check("synthetic trains with its default rate", done.returncode == 0 and losses[-1] < 0.7 * losses[0], losses)
     check("help has examples", "Examples:" in run("train", "--help").stdout)
 
 

@@ -1,0 +1,73 @@
+#include "process/temporary_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <system_error>
+
+#include "dgc/error.h"
+
+namespace dgc::process {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPrefix = "dgc-launch-";
+constexpr const char* kLock = "lock";
+
+bool is_own_folder(const fs::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid();
+}
+
+/// Removes the folder if its lock can be had. One without a lock may be just being made.
+void remove_if_left(const fs::path& folder) {
+  const int lock = ::open((folder / kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (lock < 0) return;
+  std::error_code ignored;
+  if (::flock(lock, LOCK_EX | LOCK_NB) == 0) fs::remove_all(folder, ignored);
+  ::close(lock);
+}
+
+/// Nothing here is worth ending a run for.
+void remove_left_folders(const fs::path& parent) {
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(parent, error); !error && entry != fs::end(entry);
+       entry.increment(error)) {
+    const bool ours = entry->path().filename().string().starts_with(kPrefix);
+    if (ours && is_own_folder(entry->path())) remove_if_left(entry->path());
+  }
+}
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder(const fs::path& parent) {
+  remove_left_folders(parent);
+  std::string pattern = (parent / kPrefix).string() + "XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) {
+    throw Error(ErrorCode::io, "launch", pattern,
+                "cannot be made: " + std::generic_category().message(errno),
+                "set TMPDIR to a folder that you can write to");
+  }
+  path_ = pattern;
+  const std::string unnamed = path_ + "/" + kLock + ".new";
+  lock_ = ::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  // Where locks do not work, the folder stays without one, and nobody else removes it.
+  if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
+    std::error_code ignored;
+    fs::rename(unnamed, path_ + "/" + kLock, ignored);
+  }
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+}  // namespace dgc::process

@@ -1,0 +1,31 @@
+// The folder in which the workers of one launch meet.
+//
+// A launcher that is killed cannot remove its folder. So each folder has a file `lock`, which its
+// owner holds locked (flock) for as long as it lives: the kernel lets go of it, however the owner
+// ends. Whoever makes the next folder removes those whose lock can be had. The file gets its name
+// when it is locked already: a folder that is just being made is never taken for one left behind.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace dgc::process {
+
+class TemporaryFolder {
+ public:
+  /// Makes `parent`/dgc-launch-XXXXXX, and removes those there that belong to this user and whose
+  /// owner is gone. Throws Error(io).
+  explicit TemporaryFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path());
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+}  // namespace dgc::process
