@@ -4,6 +4,8 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 __version__: str
 MESSAGE_OVERHEAD: int
+# Numbers by name, as in dgc/error.h.
+ERROR_CODES: Dict[str, int]
 
 # Tensor, address of its first float, number of elements.
 Array = Tuple[int, int, int]
@@ -40,9 +42,8 @@ class Session:
     step: int
     @property
     def clip_factor(self) -> float: ...
-    def __init__(self, *, tensors: Sequence[Tuple[str, Sequence[int], bool]], rank: int, workers: int, schedule: Schedule, momentum: float,
-                 nesterov: bool, masking: bool, clip_norm: float, selection: str, values: str, dense_values: str, indices: str, schema: int,
-                 threads: int) -> None: ...
+    def __init__(self, *, tensors: Sequence[Tuple[str, Sequence[int], bool]], rank: int, workers: int, schedule: Schedule,
+                 schema: int, options: Dict[str, Any]) -> None: ...
     def norm(self, gradients: Sequence[Array]) -> float: ...
     def bound(self, tensors: Sequence[int]) -> int: ...
     def compress(self, gradients: Sequence[Array], absent: Sequence[int], out: int, room: int, scale: float, norm: Optional[float]) -> int: ...

@@ -8,14 +8,18 @@ import atexit
 import math
 import time
 import weakref
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
-from . import _core, _slots
+from . import _check, _core, _slots
 from ._residuals import Part
 from .state import DGCState, StepStats
+
+
+# What a hook promises: a bucket's buffer, with the sum over all ranks in it.
+Sums = torch.futures.Future[torch.Tensor]
 
 
 class _Piece(NamedTuple):
@@ -42,7 +46,8 @@ class _Callback:
 
     def __call__(self, future: Any) -> torch.Tensor:
         call, self._call = self._call, None  # what it holds goes here, not with the object
-        return call(future)
+        result: torch.Tensor = call(future)
+        return result
 
 
 @atexit.register
@@ -52,18 +57,22 @@ def _wait_for_callbacks() -> None:
         time.sleep(0.001)
 
 
-def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+# DDP compares the annotation of `bucket` with the class.
+def hook(state: DGCState, bucket: dist.GradBucket) -> Sums:  # type: ignore[name-defined]
     """Communication hook for ``DistributedDataParallel.register_comm_hook``.
 
     ::
 
-        state = dgc.DGCState(ddp, momentum=0.9)
+        state = dgc.DGCState(ddp, optimizer=optimizer, momentum=0.9)
         ddp.register_comm_hook(state, dgc.hook)
 
     After backward each gradient is the sum over all workers of what they sent, which has 1/N and momentum in it: an optimizer without
     momentum applies it. Errors of any rank are raised on all of them; the parameters are then as they were, what had been selected is
     back in the residual, and the state refuses further steps until :meth:`DGCState.load_state_dict`.
     """
+    if not isinstance(state, DGCState):
+        _check.refuse("hook", "state", state, "a dgc.DGCState",
+                      "ddp.register_comm_hook(dgc.DGCState(ddp, optimizer=optimizer), dgc.hook)")
     # A step that failed goes on to its last bucket: ranks that do not know yet wait for the slots of those that do.
     if state._failure is not None and (bucket.index() == 0 or getattr(state._failure, "code", "") == "peer_lost"):
         _core.fail("wrong_order", "hook", f"step {state.step}", f"failed before: {state._failure}",
@@ -73,12 +82,15 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
                    "load the last checkpoint with load_state_dict")
     if state._scaled and state.scaler is None:
         _core.fail("wrong_order", "hook", "scaler", "this state had one before it was pickled", "call attach(model, scaler=scaler)")
+    if bucket.index() == 0:
+        state._check_optimizer()
     piece = _take(state, bucket)
     if not state.deferred:
         return _exchange(state, [piece], bucket.is_last(), 1.0, None)
     state._waiting.append(piece)
     if not bucket.is_last():
-        return piece.future.then(_value_or_error)
+        answer: Sums = piece.future.then(_value_or_error)
+        return answer
     pieces, state._waiting = state._waiting, []
     loss_scale = float(state.scaler.get_scale()) if state.scaler is not None else 1.0
     _agree(state)
@@ -90,13 +102,17 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
 
 def _value_or_error(future: Any) -> torch.Tensor:
     """Future.set_exception is for waiters in Python: DDP would take the exception for the result."""
-    result = future.value()
+    result: Union[torch.Tensor, Exception] = future.value()
     if isinstance(result, Exception):
         raise result
     return result
 
 
-def _take(state: DGCState, bucket: dist.GradBucket) -> _Piece:
+def _new_future(device: torch.device) -> Sums:
+    return torch.futures.Future(devices=[device] if device.type == "cuda" else None)
+
+
+def _take(state: DGCState, bucket: Any) -> _Piece:
     buffer = bucket.buffer()
     if buffer.layout != torch.strided:
         _core.fail("invalid_argument", "hook", "bucket", f"has a gradient of layout {buffer.layout}", "make embeddings with sparse=False")
@@ -112,7 +128,7 @@ def _take(state: DGCState, bucket: dist.GradBucket) -> _Piece:
         parameters.append((tensor, parameter))
     future = None
     if state.deferred and not bucket.is_last():
-        future = torch.futures.Future(devices=[buffer.device]) if buffer.is_cuda else torch.futures.Future()
+        future = _new_future(buffer.device)
     return _Piece(buffer, work, parts, parameters, future)
 
 
@@ -128,7 +144,8 @@ def _agree(state: DGCState) -> None:
         _core.fail("state_mismatch", "hook", "process group", f"this state is of rank {state._rank} of {state._workers}",
                    "make a new state, and load_state_dict the list of what all ranks saved")
     texts: List[Any] = [None] * state._workers
-    dist.all_gather_object(texts, f"{state._description()}\nstep {state.step}", group=state.process_group)
+    text = f"{state._description()}\nstep {state.step}"
+    dist.all_gather_object(texts, text, group=state.process_group)  # type: ignore[no-untyped-call]
     for rank, text in enumerate(texts):
         for ours, theirs in zip(texts[0].splitlines() + ["nothing more"], text.splitlines() + ["nothing more"]):
             if ours != theirs:
@@ -143,11 +160,12 @@ def _wire_device(state: DGCState, device: torch.device) -> torch.device:
 
 def _is_nonfinite_anywhere(state: DGCState, norm: float, device: torch.device) -> bool:
     flag = torch.tensor([0 if math.isfinite(norm) else 1], device=_wire_device(state, device))
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=state.process_group)
+    most, group = dist.ReduceOp.MAX, state.process_group
+    dist.all_reduce(flag, op=most, group=group)  # type: ignore[no-untyped-call]
     return bool(flag.item())
 
 
-def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[torch.Tensor]:
+def _skip(state: DGCState, pieces: Sequence[_Piece]) -> Sums:
     """Gradients become Inf where a scaler is to notice, else zero."""
     state.skipped = True
     state.stats = StepStats(state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0)
@@ -155,7 +173,7 @@ def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[tor
         piece.buffer.fill_(math.inf if state.scaler is not None else 0.0)
         if piece.future is not None:
             piece.future.set_result(piece.buffer)
-    done = torch.futures.Future(devices=[pieces[-1].buffer.device]) if pieces[-1].buffer.is_cuda else torch.futures.Future()
+    done = _new_future(pieces[-1].buffer.device)
     done.set_result(pieces[-1].buffer)
     return done
 
@@ -163,7 +181,8 @@ def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[tor
 def _parameters_hash(state: DGCState, pieces: Sequence[_Piece]) -> int:
     """0 when it is not time to compare."""
     every = state.check_parameters_every
-    if every <= 0 or state.step == 0 or state.step % every != 0:
+    # The first step says whether all began alike; short runs have no other comparison.
+    if every == 0 or state.step == 0 or (state.step != 1 and state.step % every != 0):
         return 0
     value = 0
     for _, parameter in sorted((p for piece in pieces for p in piece.parameters), key=lambda p: p[0]):
@@ -173,7 +192,7 @@ def _parameters_hash(state: DGCState, pieces: Sequence[_Piece]) -> int:
     return value
 
 
-def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale: float, norm: Optional[float]) -> torch.futures.Future[torch.Tensor]:
+def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale: float, norm: Optional[float]) -> Sums:
     _agree(state)
     parts = _sorted_parts(pieces)
     present = [part.present for part in parts]
@@ -195,11 +214,14 @@ def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale:
             _slots.write_error(slot, len(parts), error)
             _slots.write_header(slot, state._rank, state.step, number, present, failed=True)
     sent = slot.to(_wire_device(state, pieces[-1].buffer.device))
-    received = list(torch.empty(state._workers * sent.numel(), dtype=torch.uint8, device=sent.device).split(sent.numel()))
+    everything = torch.empty(state._workers, sent.numel(), dtype=torch.uint8, device=sent.device)
+    received = list(everything.unbind())
     # The group's thread drops its tensors after the callback: while Python holds them, too, it need not come back to Python for that.
     state._on_wire[number] = (sent, received)
-    work = dist.all_gather(received, sent, group=state.process_group, async_op=True)
-    return work.get_future().then(_Callback(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future)))
+    group = state.process_group
+    work = dist.all_gather(received, sent, group=group, async_op=True)  # type: ignore[no-untyped-call]
+    answer: Sums = work.get_future().then(_Callback(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future)))
+    return answer
 
 
 def _finish(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], received: Sequence[torch.Tensor], number: int, loss_scale: float,

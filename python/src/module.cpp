@@ -1,9 +1,12 @@
 // The extension dgc._core: libdgc for Python. Everything that may take long runs without the GIL.
+#include <fmt/format.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 
 #include "dgc/error.h"
@@ -38,10 +41,28 @@ std::vector<Bytes> bytes_of(const std::vector<std::pair<std::uintptr_t, std::siz
   return all;
 }
 
-std::span<const std::byte> contents_of(const py::buffer_info& buffer) {
-  return {static_cast<const std::byte*>(buffer.ptr),
-          static_cast<std::size_t>(buffer.size * buffer.itemsize)};
-}
+/// A view of an object's bytes, which it keeps alive. Throws Error unless they lie in one piece.
+class Contents {
+ public:
+  explicit Contents(const py::object& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) == 0) return;
+    PyErr_Clear();
+    throw Error(
+        ErrorCode::invalid_argument, "inspect_message", "message",
+        fmt::format("is a {}, but has to be bytes in one piece", Py_TYPE(object.ptr())->tp_name),
+        "for example inspect_message(open(file, 'rb').read())");
+  }
+  ~Contents() { PyBuffer_Release(&view_); }
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
+
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
 
 /// Memory of Python's that can be written to, of whole items.
 template <typename Item>
@@ -56,12 +77,12 @@ py::dict dict_of(const FrameInfo& frame) {
                   "value_bytes"_a = frame.value_bytes, "index_bytes"_a = frame.index_bytes);
 }
 
-py::dict inspect(const py::buffer& message) {
-  const py::buffer_info buffer = message.request();
+py::dict inspect(const py::object& message) {
+  const Contents contents(message);
   MessageInfo info;
   {
     const py::gil_scoped_release unlocked;
-    info = inspect_message(contents_of(buffer));
+    info = inspect_message(contents.bytes());
   }
   py::list frames;
   for (const FrameInfo& frame : info.frames) frames.append(dict_of(frame));
@@ -148,27 +169,137 @@ void translate_errors(py::module_& m) {
   });
 }
 
+/// Numbers of all errors by name.
+const std::map<std::string, int, std::less<>>& error_codes() {
+  static const auto codes = [] {
+    std::map<std::string, int, std::less<>> all;
+    // Groups of codes begin at each hundred.
+    for (int number = 0; number < 1000; ++number) {
+      const std::string_view name = error_name(static_cast<ErrorCode>(number));
+      if (name != "unknown") all.emplace(name, number);
+    }
+    return all;
+  }();
+  return codes;
+}
+
 /// For errors that begin in Python, or on another rank.
 [[noreturn]] void fail(const std::string& code, const std::string& operation,
                        const std::string& subject, const std::string& problem,
                        const std::string& hint) {
-  ErrorCode known = ErrorCode::internal;
-  for (int number = 0; number < 400; ++number) {
-    if (error_name(static_cast<ErrorCode>(number)) == code) known = static_cast<ErrorCode>(number);
+  const auto known = error_codes().find(code);
+  throw Error(
+      known == error_codes().end() ? ErrorCode::internal : static_cast<ErrorCode>(known->second),
+      operation, subject, problem, hint);
+}
+
+/// What a user gave, as a T. Throws Error(invalid_argument) where it is none: pybind11's own
+/// TypeError lists signatures in place of a reason.
+template <typename T>
+T given(const py::handle& value, const char* operation, const char* name, const char* wanted,
+        const char* example) {
+  if (!py::isinstance<py::bool_>(value)) {
+    try {
+      return value.cast<T>();
+    } catch (const py::cast_error&) {  // said below
+    }
   }
-  throw Error(known, operation, subject, problem, hint);
+  throw Error(ErrorCode::invalid_argument, operation, name,
+              fmt::format("is {} ({}), but has to be {}", std::string(py::repr(value)),
+                          Py_TYPE(value.ptr())->tp_name, wanted),
+              fmt::format("for example {}={}", name, example));
+}
+
+double given_ratio(const py::handle& value, const char* name) {
+  return given<double>(value, "schedule", name, "a number above 0, 1 at the most", "0.001");
+}
+
+std::int64_t given_steps(const py::handle& value, const char* name) {
+  return given<std::int64_t>(value, "schedule", name, "a whole number of steps", "500");
+}
+
+std::vector<double> given_ratios(const py::handle& value, const char* name) {
+  return given<std::vector<double>>(value, "schedule", name, "a list of ratios", "[0.25, 0.05]");
+}
+
+std::string shown(const Schedule& schedule) {
+  return fmt::format("<dgc.Schedule: ratio {:g} at step 0, {:g} from step {} on>",
+                     schedule.ratio_at(0), schedule.ratio_at(schedule.warmup_steps()),
+                     schedule.warmup_steps());
 }
 
 void bind_schedule(py::module_& m) {
+  using Given = const py::object&;
   py::class_<Schedule>(m, "Schedule", "Which share of each gradient is sent at which step.")
-      .def(py::init<double>(), "ratio"_a = 0.001)
-      .def_static("stages", &Schedule::stages, "ratios"_a, "steps_each"_a, "final_ratio"_a)
-      .def_static("paper", &Schedule::paper, "warmup_steps"_a)
-      .def_static("exponential", &Schedule::exponential, "first"_a, "final_ratio"_a, "steps"_a)
-      .def_static("parse", &Schedule::parse, "text"_a, "steps_per_epoch"_a = 0)
-      .def("ratio_at", &Schedule::ratio_at, "step"_a)
+      .def(py::init([](Given ratio) { return Schedule(given_ratio(ratio, "ratio")); }),
+           "ratio"_a = Schedule().ratio_at(0))
+      .def_static(
+          "stages",
+          [](Given ratios, Given steps_each, Given final_ratio) {
+            return Schedule::stages(given_ratios(ratios, "ratios"),
+                                    given_steps(steps_each, "steps_each"),
+                                    given_ratio(final_ratio, "final_ratio"));
+          },
+          "ratios"_a, "steps_each"_a, "final_ratio"_a)
+      .def_static(
+          "paper", [](Given steps) { return Schedule::paper(given_steps(steps, "warmup_steps")); },
+          "warmup_steps"_a)
+      .def_static(
+          "exponential",
+          [](Given first, Given final_ratio, Given steps) {
+            return Schedule::exponential(given_ratio(first, "first"),
+                                         given_ratio(final_ratio, "final_ratio"),
+                                         given_steps(steps, "steps"));
+          },
+          "first"_a, "final_ratio"_a, "steps"_a)
+      .def_static(
+          "parse",
+          [](Given text, Given steps_per_epoch) {
+            return Schedule::parse(
+                given<std::string>(text, "schedule", "text", "a text", "'0.25,0.001:500'"),
+                given_steps(steps_per_epoch, "steps_per_epoch"));
+          },
+          "text"_a, "steps_per_epoch"_a = 0)
+      .def(
+          "ratio_at",
+          [](const Schedule& s, Given step) {
+            return s.ratio_at(std::max<std::int64_t>(given_steps(step, "step"), 0));
+          },
+          "step"_a)
       .def_property_readonly("warmup_steps", &Schedule::warmup_steps)
-      .def("describe", &Schedule::describe);
+      .def("describe", &Schedule::describe)
+      .def("__repr__", &shown);
+}
+
+/// The value of a named option, of which Python has checked that it is a text.
+template <typename Parse>
+auto parsed(const py::dict& options, const char* name, Parse parse) {
+  const auto text = options[name].cast<std::string>();
+  try {
+    return parse(text);
+  } catch (const Error& error) {
+    throw Error(error.code(), "DGCState", fmt::format("{} '{}'", name, text), error.problem(),
+                error.hint());
+  }
+}
+
+/// As python/dgc/_options.py makes them.
+CompressOptions options_of(const py::dict& options) {
+  return {.momentum = options["momentum"].cast<float>(),
+          .nesterov = options["nesterov"].cast<bool>(),
+          .masking = options["masking"].cast<bool>(),
+          .clip_norm = options["clip_norm"].cast<double>(),
+          .selection = parsed(options, "selection", parse_selection),
+          .values = parsed(options, "values", parse_value_type),
+          .dense_values = parsed(options, "dense_values", parse_value_type),
+          .indices = parsed(options, "indices", parse_index_coding),
+          .threads = static_cast<int>(std::min<std::int64_t>(
+              options["threads"].cast<std::int64_t>(), std::numeric_limits<int>::max()))};
+}
+
+/// An array of the state as Python takes it: address and number of elements.
+std::pair<std::uintptr_t, std::size_t> place_of(std::span<float> values) {
+  return {reinterpret_cast<std::uintptr_t>(values.data()), values.size()};
 }
 
 void bind_session(py::module_& m) {
@@ -177,29 +308,15 @@ void bind_session(py::module_& m) {
       .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
                            tensors,
                        std::uint32_t rank, std::uint32_t workers, const Schedule& schedule,
-                       float momentum, bool nesterov, bool masking, double clip_norm,
-                       const std::string& selection, const std::string& values,
-                       const std::string& dense_values, const std::string& indices,
-                       std::uint32_t schema, int threads) {
+                       std::uint32_t schema, const py::dict& options) {
              std::vector<TensorSpec> specs;
              for (const auto& [name, shape, dense] : tensors) specs.push_back({name, shape, dense});
-             return std::make_unique<Session>(
-                 std::move(specs), rank, workers,
-                 CompressOptions{.schedule = schedule,
-                                 .momentum = momentum,
-                                 .nesterov = nesterov,
-                                 .masking = masking,
-                                 .clip_norm = clip_norm,
-                                 .selection = parse_selection(selection),
-                                 .values = parse_value_type(values),
-                                 .dense_values = parse_value_type(dense_values),
-                                 .indices = parse_index_coding(indices),
-                                 .schema = schema,
-                                 .threads = threads});
+             CompressOptions all = options_of(options);
+             all.schedule = schedule;
+             all.schema = schema;
+             return std::make_unique<Session>(std::move(specs), rank, workers, all);
            }),
-           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "momentum"_a,
-           "nesterov"_a, "masking"_a, "clip_norm"_a, "selection"_a, "values"_a, "dense_values"_a,
-           "indices"_a, "schema"_a, "threads"_a)
+           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a, "options"_a)
       .def_property(
           "step", [](Session& s) { return s.state().step(); },
           [](Session& s, std::uint64_t step) { s.state().set_step(step); })
@@ -220,17 +337,11 @@ void bind_session(py::module_& m) {
       .def("restore", &Session::restore, Unlocked())
       .def(
           "velocity",
-          [](Session& s, std::size_t tensor) {
-            const std::span<float> u = s.state().velocity(tensor);
-            return std::pair(reinterpret_cast<std::uintptr_t>(u.data()), u.size());
-          },
+          [](Session& s, std::size_t tensor) { return place_of(s.state().velocity(tensor)); },
           "tensor"_a)
       .def(
           "residual",
-          [](Session& s, std::size_t tensor) {
-            const std::span<float> v = s.state().residual(tensor);
-            return std::pair(reinterpret_cast<std::uintptr_t>(v.data()), v.size());
-          },
+          [](Session& s, std::size_t tensor) { return place_of(s.state().residual(tensor)); },
           "tensor"_a)
       .def("sent", [](const Session& s) {
         std::vector<std::uint64_t> sent;
@@ -246,6 +357,7 @@ PYBIND11_MODULE(_core, m) {
   bind_schedule(m);
   bind_session(m);
   m.attr("MESSAGE_OVERHEAD") = kMessageOverhead;
+  m.attr("ERROR_CODES") = error_codes();
   m.def("fail", &fail, "code"_a, "operation"_a, "subject"_a, "problem"_a, "hint"_a = "");
   m.def("active_target", &active_target);
   m.def("entries_at", &entries_at, "ratio"_a, "elements"_a);

@@ -1,5 +1,6 @@
 """At ratio 1 the hook with plain SGD is DDP with torch.optim.SGD's momentum."""
 
+import functools
 import math
 import unittest
 
@@ -7,36 +8,48 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import dgc
-from workers import Recorded, flat, gradients_of, run
+from workers import Recorded, Training, flat, gradients_of, run
 
 STEPS = 100
 
 
-def with_dgc(rank, steps, momentum, nesterov, decay, clip, path):
-    model = Recorded()
-    ddp = DDP(model, bucket_cap_mb=0.001)
-    optimizer = dgc.SGD(ddp.parameters(), lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay)
-    state = dgc.DGCState(ddp, momentum=momentum, nesterov=nesterov, ratio=1.0, clip_norm=clip, values="fp32", path=path, optimizer=optimizer)
-    ddp.register_comm_hook(state, dgc.hook)
+def with_dgc(rank, momentum, nesterov, decay, clip, path):
+    sgd = functools.partial(dgc.SGD, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+    training = Training(optimizer=sgd, momentum=momentum, nesterov=nesterov,
+                        ratio=1.0, clip_norm=clip, values="fp32", path=path)
     clipped = 0
-    for step in range(steps):
-        optimizer.zero_grad()
-        ddp(gradients_of(rank, step)).backward()
-        clipped += state.stats.clip_factor < 1.0
-        optimizer.step()
-    assert state.step == steps
-    return flat(model), clipped
+    for step in range(STEPS):
+        training.step(gradients_of(rank, step))
+        clipped += training.state.stats.clip_factor < 1.0
+    assert training.state.step == STEPS
+    return flat(training.model), clipped
 
 
-def with_ddp(rank, steps, momentum, nesterov, decay):
-    model = Recorded()
-    ddp = DDP(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay)
-    for step in range(steps):
+class Copies(torch.nn.ModuleList):
+    """Models that get the same gradients."""
+
+    def forward(self, gradients):
+        return sum(model(gradients) for model in self)
+
+
+def with_ddp(rank, settings):
+    """DDP with torch.optim.SGD for each (momentum, nesterov, decay), in one run."""
+    copies = Copies(Recorded() for _ in settings)
+    ddp = DDP(copies)
+    optimizer = torch.optim.SGD([
+        dict(params=copy.parameters(), momentum=momentum, nesterov=nesterov, weight_decay=decay)
+        for copy, (momentum, nesterov, decay) in zip(copies, settings)], lr=0.05)
+    for step in range(STEPS):
         optimizer.zero_grad()
         ddp(gradients_of(rank, step)).backward()
         optimizer.step()
-    return flat(model)
+    return {setting: flat(copy) for setting, copy in zip(settings, copies)}
+
+
+@functools.lru_cache(maxsize=None)
+def ddp_results():
+    settings = [(0.9, nesterov, decay) for nesterov in (False, True) for decay in (0.0, 1e-2)]
+    return run(with_ddp, [*settings, (0.0, False, 1e-2)])[0]
 
 
 def clipped_oracle(momentum, clip, ranks=4):
@@ -85,24 +98,28 @@ class Equivalence(unittest.TestCase):
             self.assertTrue(torch.equal(ours[0], ours[rank]), f"rank {rank} differs from rank 0")
         torch.testing.assert_close(ours[0], theirs, rtol=1e-5, atol=1e-5)
 
+    def compare(self, momentum=0.9, nesterov=False, decay=0.0, path="core"):
+        results = run(with_dgc, momentum, nesterov, decay, None, path)
+        self.check([parameters for parameters, _ in results], ddp_results()[momentum, nesterov, decay])
+
     def test_heavy_ball(self):
-        self.check([p for p, _ in run(with_dgc, STEPS, 0.9, False, 0.0, None, "core")], run(with_ddp, STEPS, 0.9, False, 0.0)[0])
+        self.compare()
 
     def test_nesterov(self):
-        self.check([p for p, _ in run(with_dgc, STEPS, 0.9, True, 0.0, None, "core")], run(with_ddp, STEPS, 0.9, True, 0.0)[0])
+        self.compare(nesterov=True)
 
     def test_no_momentum_with_decay(self):
-        self.check([p for p, _ in run(with_dgc, STEPS, 0.0, False, 1e-2, None, "core")], run(with_ddp, STEPS, 0.0, False, 1e-2)[0])
+        self.compare(momentum=0.0, decay=1e-2)
 
     def test_weight_decay(self):
         for nesterov in (False, True):
             with self.subTest(nesterov=nesterov):
-                self.check([p for p, _ in run(with_dgc, STEPS, 0.9, nesterov, 1e-2, None, "core")], run(with_ddp, STEPS, 0.9, nesterov, 1e-2)[0])
+                self.compare(nesterov=nesterov, decay=1e-2)
 
     def test_in_torch_operations(self):
         for nesterov in (False, True):
             with self.subTest(nesterov=nesterov):
-                self.check([p for p, _ in run(with_dgc, STEPS, 0.9, nesterov, 0.0, None, "torch")], run(with_ddp, STEPS, 0.9, nesterov, 0.0)[0])
+                self.compare(nesterov=nesterov, path="torch")
 
     def test_clipping(self):
         clip = 88.0  # about the norm of the mean gradient: some are clipped, some not
@@ -110,7 +127,7 @@ class Equivalence(unittest.TestCase):
         self.assertTrue(0 < fired < STEPS, fired)
         for path in ("core", "torch"):
             with self.subTest(path=path):
-                results = run(with_dgc, STEPS, 0.9, False, 0.0, clip, path)
+                results = run(with_dgc, 0.9, False, 0.0, clip, path)
                 self.check([p for p, _ in results], expected)
                 self.assertEqual(sum(c for _, c in results) / 4, fired)
 

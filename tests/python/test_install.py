@@ -15,7 +15,8 @@ import os, dgc, torch, torch.distributed as dist
 assert os.path.dirname(dgc.__file__).startswith(os.environ["WANTED"]), dgc.__file__
 dist.init_process_group("gloo", init_method="file://" + os.environ["WANTED"] + "/store", rank=0, world_size=1)
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(30, 40))
-state = dgc.DGCState(ddp, ratio=0.01)
+optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+state = dgc.DGCState(ddp, optimizer=optimizer, ratio=0.01)
 ddp.register_comm_hook(state, dgc.hook)
 ddp(torch.ones(2, 30)).sum().backward()
 print("entries", int((ddp.module.weight.grad != 0).sum()), "version", dgc.__version__)
