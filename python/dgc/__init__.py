@@ -17,4 +17,13 @@ from ._hook import hook
 from .optim import SGD
 from .state import DGCState, StepStats
 
-__all__ = ["DGCState", "Error", "SGD", "Schedule", "StepStats", "__version__", "hook", "inspect_message"]
+__all__ = [
+    "DGCState",
+    "Error",
+    "SGD",
+    "Schedule",
+    "StepStats",
+    "__version__",
+    "hook",
+    "inspect_message",
+]

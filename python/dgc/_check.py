@@ -11,7 +11,7 @@ class Kind(NamedTuple):
     """What a value has to be."""
 
     wanted: str  # for people
-    # The value in one form. Raises TypeError, ValueError or OverflowError where it is not of the kind.
+    # The value in one form. Raises TypeError, ValueError or OverflowError where it is another kind.
     read: Callable[[Any], Any]
 
 
@@ -115,4 +115,6 @@ def one_of(names: Sequence[str]) -> Kind:
 
 def optional(kind: Kind, without: Any = None) -> Kind:
     """None, too, which stands for `without`."""
-    return Kind(f"{kind.wanted}, or None", lambda value: without if value is None else kind.read(value))
+    return Kind(
+        f"{kind.wanted}, or None", lambda value: without if value is None else kind.read(value)
+    )

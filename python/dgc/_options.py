@@ -49,6 +49,7 @@ def _schedule(value: Any) -> Union[_core.Schedule, str]:
 class Options:
     """Checked, each in one form."""
 
+    # fmt: off
     momentum: float = _option(
         0.9, Kind(_check.within(0.0, 1.0).wanted, _momentum), "0.9",
         "of SGD; 0 turns momentum correction off. The optimizer has none.", RANKS, CORE)
@@ -84,7 +85,8 @@ class Options:
         (), _check.NAMES, "dense=['embedding.weight']",
         "names of further parameters that are to be sent whole.")
     indices: str = _option(
-        "auto", _check.TEXT, "'rice'", "coding of positions: auto, rice, runs or bitmap.", RANKS, CORE)
+        "auto", _check.TEXT, "'rice'", "coding of positions: auto, rice, runs or bitmap.",
+        RANKS, CORE)
     selection: str = _option(
         "reuse", _check.TEXT, "'exact'",
         "how the largest entries are found: reuse, sampled or exact. All find the same.", CORE)
@@ -96,13 +98,14 @@ class Options:
         "\"skip\" with a scaler, else \"error\".")
     check_parameters_every: int = _option(
         100, _check.whole(0), "100",
-        "steps between comparisons of a hash of the parameters across ranks; there is one after the "
-        "first step, too. 0 turns them off.", RANKS)
+        "steps between comparisons of a hash of the parameters across ranks; there is one after "
+        "the first step, too. 0 turns them off.", RANKS)
     threads: int = _option(1, _check.whole(1), "2", "that compress a bucket.", CORE)
     path: str = _option(
         "auto", _check.one_of(("auto", "core", "torch")), "'auto'",
         "\"core\": libdgc, for parameters on the CPU; \"torch\": torch operations, for any device; "
         "\"auto\": the one that suits the parameters.")
+    # fmt: on
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "Options":
@@ -112,12 +115,15 @@ class Options:
             data, name = option.metadata, option.name
             example = data["example"] if "=" in data["example"] else f"{name}={data['example']}"
             checked[name] = _check.check(
-                "DGCState", name, given.get(name, option.default), data["kind"], example)
+                "DGCState", name, given.get(name, option.default), data["kind"], example
+            )
         return cls(**checked)
 
     @classmethod
     def documentation(cls) -> str:
-        return "".join(f"    :param {f.name}: {f.metadata['doc']}\n" for f in dataclasses.fields(cls))
+        return "".join(
+            f"    :param {f.name}: {f.metadata['doc']}\n" for f in dataclasses.fields(cls)
+        )
 
     def _used(self, use: str) -> Iterator[Tuple[str, Any]]:
         for option in dataclasses.fields(self):
@@ -152,8 +158,13 @@ class Options:
         ratio, warmup = self.ratio, self.warmup
         if self.schedule is not None:
             if warmup is not None or ratio != Options.ratio:
-                _core.fail("invalid_argument", "DGCState", "schedule",
-                           "says everything about the ratio", "give no ratio and no warmup beside it")
+                _core.fail(
+                    "invalid_argument",
+                    "DGCState",
+                    "schedule",
+                    "says everything about the ratio",
+                    "give no ratio and no warmup beside it",
+                )
             given = self.schedule
             return _core.Schedule.parse(given) if isinstance(given, str) else given
         if warmup is None or warmup == 0:

@@ -43,8 +43,10 @@ def _check_parameter(operation: str, name: str, parameter: torch.Tensor) -> None
     if torch.nn.parameter.is_lazy(parameter):
         fail("has no shape yet", "run the model once before DDP and the state are made")
     if parameter.device.type == "meta":
-        fail("is on the device meta, which has no values",
-             "make it real first: model.to_empty(device='cpu'), then load or initialise it")
+        fail(
+            "is on the device meta, which has no values",
+            "make it real first: model.to_empty(device='cpu'), then load or initialise it",
+        )
     if parameter.layout != torch.strided:
         fail(f"has layout {parameter.layout}", "use a dense (strided) parameter")
     if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -61,21 +63,35 @@ def named_parameters_of(operation: str, given: Any) -> List[Tuple[str, torch.Ten
             continue
         _check_parameter(operation, name, parameter)
         if name in names:
-            _core.fail("invalid_argument", operation, f"parameter '{name}'",
-                       "is the name of two parameters", "give each a name of its own")
+            _core.fail(
+                "invalid_argument",
+                operation,
+                f"parameter '{name}'",
+                "is the name of two parameters",
+                "give each a name of its own",
+            )
         seen.add(parameter)
         names.add(name)
         found.append((name, parameter))
     if not found:
-        _core.fail("invalid_argument", operation, "parameters", "none of them requires a gradient",
-                   "give the model that is trained, after requires_grad is set")
+        _core.fail(
+            "invalid_argument",
+            operation,
+            "parameters",
+            "none of them requires a gradient",
+            "give the model that is trained, after requires_grad is set",
+        )
     return found
 
 
 def specs_of(named: Sequence[Tuple[str, torch.Tensor]], dense: Sequence[str]) -> List[Spec]:
     unknown = sorted(set(dense) - {name for name, _ in named})
     if unknown:
-        _core.fail("invalid_argument", "DGCState", f"dense: '{unknown[0]}'",
-                   "is not the name of a parameter that is trained",
-                   f"the first names are {', '.join(name for name, _ in named[:3])}")
+        _core.fail(
+            "invalid_argument",
+            "DGCState",
+            f"dense: '{unknown[0]}'",
+            "is not the name of a parameter that is trained",
+            f"the first names are {', '.join(name for name, _ in named[:3])}",
+        )
     return [Spec(name, list(p.shape), p.dim() < 2 or name in dense, p.numel()) for name, p in named]

@@ -1,4 +1,5 @@
-"""u and v of a worker's tensors, and how a step goes through them: by libdgc where tensors are on the CPU."""
+"""u and v of a worker's tensors, and how a step goes through them: by libdgc where tensors are on
+the CPU."""
 
 import abc
 import ctypes
@@ -24,12 +25,18 @@ class Setting(NamedTuple):
     def session(self, specs: Sequence[Spec]) -> _core.Session:
         """libdgc's compressor of these tensors. Throws Error for options that it cannot serve."""
         return _core.Session(
-            tensors=[(s.name, s.shape, s.dense) for s in specs], rank=self.rank, workers=self.workers,
-            schedule=self.schedule, schema=self.schema, options=self.options.of_compressor())
+            tensors=[(s.name, s.shape, s.dense) for s in specs],
+            rank=self.rank,
+            workers=self.workers,
+            schedule=self.schedule,
+            schema=self.schema,
+            options=self.options.of_compressor(),
+        )
 
 
 class Part(NamedTuple):
-    """A gradient in a bucket: fp32, one dimension, in the order of memory. Becomes the sum of what all ranks sent."""
+    """A gradient in a bucket: fp32, one dimension, in the order of memory. Becomes the sum of what
+    all ranks sent."""
 
     tensor: int
     values: torch.Tensor

@@ -17,7 +17,9 @@ Saved = Dict[str, Any]
 AnySaved = Union[Saved, Sequence[Saved]]
 
 _OPERATION = "load_state_dict"
-_WANTED = _check.Kind("what state_dict() returned, or the list of what it returned on all ranks", list)
+_WANTED = _check.Kind(
+    "what state_dict() returned, or the list of what it returned on all ranks", list
+)
 
 
 def make(residuals: Residuals, rank: int, workers: int, options: Dict[str, Any]) -> Saved:
@@ -44,16 +46,19 @@ def load(residuals: Residuals, saved: Any, rank: int, workers: int) -> None:
         _check_one(one, residuals)
     if isinstance(saved, dict):
         if (saved["rank"], saved["workers"]) != (rank, workers):
-            _mismatch(f"rank {rank} of {workers}",
-                      f"was given what rank {saved['rank']} of {saved['workers']} saved",
-                      "give the list of what all ranks saved")
+            _mismatch(
+                f"rank {rank} of {workers}",
+                f"was given what rank {saved['rank']} of {saved['workers']} saved",
+                "give the list of what all ranks saved",
+            )
         mine = everything
     else:
         mine = _share_of(everything, rank, workers)
     step = everything[0]["step"]
     if any(one["step"] != step for one in everything):
         _mismatch("list", "was not saved at one step", "give what all ranks saved at the same step")
-    residuals.restore()  # of a step that ended in the middle: not to be put back over what is loaded
+    # A step that ended in the middle is not to be put back over what is loaded.
+    residuals.restore()
     for t, spec in enumerate(residuals.specs):
         for part in PARTS:
             target = residuals.part(part, t)
@@ -69,8 +74,12 @@ def _share_of(everything: Sequence[Saved], rank: int, workers: int) -> List[Save
     """Old rank i goes to rank i mod `workers`: the sums of u and of v over all workers stay."""
     by_rank = sorted(everything, key=lambda one: int(one["rank"]))
     if [one["rank"] for one in by_rank] != list(range(by_rank[0]["workers"])):
-        _mismatch("list", f"has ranks {[one['rank'] for one in by_rank]} of a run with "
-                  f"{by_rank[0]['workers']} workers", "give what every rank of one run saved, each once")
+        _mismatch(
+            "list",
+            f"has ranks {[one['rank'] for one in by_rank]} of a run with "
+            f"{by_rank[0]['workers']} workers",
+            "give what every rank of one run saved, each once",
+        )
     return by_rank[rank::workers]
 
 
@@ -90,12 +99,21 @@ def _check_one(saved: Saved, residuals: Residuals) -> None:
     keys = ("version", "rank", "workers", "step", "shapes", *PARTS)
     missing = [key for key in keys if key not in saved]
     if missing:
-        _check.refuse(_OPERATION, "saved", f"a dict without '{missing[0]}'", _WANTED.wanted,
-                      "torch.load(file)['dgc']")
+        _check.refuse(
+            _OPERATION,
+            "saved",
+            f"a dict without '{missing[0]}'",
+            _WANTED.wanted,
+            "torch.load(file)['dgc']",
+        )
     if saved["version"] != VERSION:
-        _core.fail("bad_version", _OPERATION, "version",
-                   f"{_check.shown(saved['version'])} is not one that this package reads",
-                   f"use the version of dgc that wrote it; this one reads version {VERSION}")
+        _core.fail(
+            "bad_version",
+            _OPERATION,
+            "version",
+            f"{_check.shown(saved['version'])} is not one that this package reads",
+            f"use the version of dgc that wrote it; this one reads version {VERSION}",
+        )
     for key in ("rank", "workers", "step"):
         _check.check(_OPERATION, key, saved[key], _check.whole(0), f"{key} 4")
     for key in ("shapes", *PARTS):
@@ -105,12 +123,19 @@ def _check_one(saved: Saved, residuals: Residuals) -> None:
     if saved["shapes"] != shapes:
         names = [*shapes, *saved["shapes"]]
         name = next(n for n in names if shapes.get(n) != saved["shapes"].get(n))
-        _mismatch(f"'{name}'", f"is {shapes.get(name, 'missing')} here and "
-                  f"{saved['shapes'].get(name, 'missing')} in what was saved", "make the same model")
+        _mismatch(
+            f"'{name}'",
+            f"is {shapes.get(name, 'missing')} here and "
+            f"{saved['shapes'].get(name, 'missing')} in what was saved",
+            "make the same model",
+        )
     if bool(saved["velocity"]) != (residuals.part("velocity", 0) is not None):
         was = saved.get("options", {}).get("momentum", "on" if saved["velocity"] else "off")
-        _mismatch("momentum", f"was {was} when this was saved; there is a velocity with momentum only",
-                  "make the state with the momentum that was used")
+        _mismatch(
+            "momentum",
+            f"was {was} when this was saved; there is a velocity with momentum only",
+            "make the state with the momentum that was used",
+        )
     for t, spec in enumerate(residuals.specs):
         for part in PARTS:
             if residuals.part(part, t) is not None:
@@ -122,7 +147,11 @@ def _check_tensor(values: Any, part: str, spec: Spec) -> None:
     if not isinstance(values, torch.Tensor):
         _check.refuse(_OPERATION, subject, values, "a tensor", "what state_dict() returned")
     if values.dtype != torch.float32 or list(values.shape) != [spec.elements]:
-        _mismatch(subject, f"is {list(values.shape)} of {values.dtype}, and has to be "
-                  f"[{spec.elements}] of torch.float32", "give what state_dict() returned, unchanged")
+        _mismatch(
+            subject,
+            f"is {list(values.shape)} of {values.dtype}, and has to be "
+            f"[{spec.elements}] of torch.float32",
+            "give what state_dict() returned, unchanged",
+        )
     if not bool(torch.isfinite(values).all()):
         _mismatch(subject, "has values that are Inf or NaN", "go back to an earlier checkpoint")

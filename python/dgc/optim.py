@@ -30,7 +30,8 @@ class SGD(torch.optim.Optimizer):
         ddp.register_comm_hook(state, dgc.hook)
 
     Parameters without gradient are left alone, their decay too. A step that the state skipped
-    changes nothing. Raises ValueError for arguments outside their range, as PyTorch's optimizers do.
+    changes nothing. Raises ValueError for arguments outside their range, as PyTorch's optimizers
+    do.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ def _check_group(group: Dict[str, Any]) -> None:
 
 
 # What the gradients after dgc.hook have to be applied with.
-_RULE = "apply p.grad with torch.optim.SGD(lr=..., momentum=0), or with dgc.SGD where there is weight decay"
+_RULE = "apply p.grad with torch.optim.SGD(lr=..., momentum=0), or with dgc.SGD for weight decay"
 
 
 def momentum_problem(optimizer: torch.optim.Optimizer, momentum: float, nesterov: bool) -> str:
@@ -115,28 +116,42 @@ def momentum_problem(optimizer: torch.optim.Optimizer, momentum: float, nesterov
         own = group.get("momentum", 0.0)
         if isinstance(optimizer, SGD):
             if (own, group["nesterov"]) != (momentum, nesterov):
-                return (f"dgc.SGD has momentum {own}, nesterov {group['nesterov']}, "
-                        f"this state {momentum} and {nesterov}: give both the same")
+                return (
+                    f"dgc.SGD has momentum {own}, nesterov {group['nesterov']}, "
+                    f"this state {momentum} and {nesterov}: give both the same"
+                )
         elif own != 0.0 or "betas" in group:
-            return (f"{type(optimizer).__name__} has momentum of its own, which would be applied "
-                    "twice: the state's momentum is in the gradients already")
+            return (
+                f"{type(optimizer).__name__} has momentum of its own, which would be applied "
+                "twice: the state's momentum is in the gradients already"
+            )
     return ""
 
 
 def warn_without_optimizer() -> None:
-    warnings.warn("dgc.DGCState(optimizer=None) cannot check how gradients are applied. They have the "
-                  f"state's momentum in them: {_RULE}. An optimizer with momentum of its own, such as "
-                  "SGD(momentum=0.9) or AdamW, trains wrongly.", stacklevel=3)
+    warnings.warn(
+        "dgc.DGCState(optimizer=None) cannot check how gradients are applied. They have the "
+        f"state's momentum in them: {_RULE}. An optimizer with momentum of its own, such as "
+        "SGD(momentum=0.9) or AdamW, trains wrongly.",
+        stacklevel=3,
+    )
 
 
 def check_optimizer(
-    optimizer: torch.optim.Optimizer, parameters: Set[torch.Tensor], momentum: float,
+    optimizer: torch.optim.Optimizer,
+    parameters: Set[torch.Tensor],
+    momentum: float,
     nesterov: bool,
 ) -> None:
     """An optimizer that would train wrongly is refused, one that may is warned about."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        _check.refuse("DGCState", "optimizer", optimizer, "an optimizer of PyTorch, or None",
-                      "optimizer=torch.optim.SGD(ddp.parameters(), lr=0.1)")
+        _check.refuse(
+            "DGCState",
+            "optimizer",
+            optimizer,
+            "an optimizer of PyTorch, or None",
+            "optimizer=torch.optim.SGD(ddp.parameters(), lr=0.1)",
+        )
     kind = type(optimizer).__name__
     is_known = isinstance(optimizer, (SGD, torch.optim.SGD))
     problem = momentum_problem(optimizer, momentum, nesterov)
@@ -145,13 +160,26 @@ def check_optimizer(
     if problem:
         _core.fail("invalid_argument", "DGCState", "optimizer", problem, _RULE)
     if not any(p in parameters for group in optimizer.param_groups for p in group["params"]):
-        _core.fail("invalid_argument", "DGCState", "optimizer",
-                   "has none of the parameters of this state", "make both of the same model")
+        _core.fail(
+            "invalid_argument",
+            "DGCState",
+            "optimizer",
+            "has none of the parameters of this state",
+            "make both of the same model",
+        )
     if isinstance(optimizer, SGD):
         return
     if not is_known:
-        warnings.warn(f"dgc.DGCState does not know {kind}: it has to apply w -= lr * p.grad, without "
-                      "momentum of its own", stacklevel=5)
-    if momentum != 0.0 and any(group.get("weight_decay", 0.0) != 0.0 for group in optimizer.param_groups):
-        warnings.warn(f"weight decay of {kind} gets no momentum under dgc.hook; dgc.SGD gives it what "
-                      "torch.optim.SGD would", stacklevel=5)
+        warnings.warn(
+            f"dgc.DGCState does not know {kind}: it has to apply w -= lr * p.grad, without "
+            "momentum of its own",
+            stacklevel=5,
+        )
+    if momentum != 0.0 and any(
+        group.get("weight_decay", 0.0) != 0.0 for group in optimizer.param_groups
+    ):
+        warnings.warn(
+            f"weight decay of {kind} gets no momentum under dgc.hook; dgc.SGD gives it what "
+            "torch.optim.SGD would",
+            stacklevel=5,
+        )

@@ -25,8 +25,10 @@ class StepStats(NamedTuple):
     entries: int  # sent by this worker, dense tensors included
     message_bytes: int  # of this worker's messages
     padded_bytes: int  # with headers and padding: what each other rank received of this one
-    message_ratio: float  # 4 bytes a parameter over padded_bytes: the paper's measure, of what really goes out
-    traffic_ratio: float  # what a dense fp32 ring all-reduce would bring to this rank over what came; 0 when alone
+    # 4 bytes a parameter over padded_bytes: the paper's measure, of what really goes out.
+    message_ratio: float
+    # What a dense fp32 ring all-reduce would bring to this rank over what came; 0 when alone.
+    traffic_ratio: float
     clip_factor: float  # less than 1: clipping fired
 
 
@@ -85,10 +87,16 @@ class DGCState:
         self._rank, self._workers = _place_in(process_group)
         on_cpu = all(p.device.type == "cpu" for _, p in named)
         if path == "core" and not on_cpu:
-            _core.fail("invalid_argument", "DGCState", "path 'core'",
-                       "needs all parameters on the CPU", "use 'torch' or 'auto'")
-        self._make_residuals("core" if path != "torch" and on_cpu else "torch",
-                             [p.device for _, p in named])
+            _core.fail(
+                "invalid_argument",
+                "DGCState",
+                "path 'core'",
+                "needs all parameters on the CPU",
+                "use 'torch' or 'auto'",
+            )
+        self._make_residuals(
+            "core" if path != "torch" and on_cpu else "torch", [p.device for _, p in named]
+        )
         self._begin()
         self.process_group, self.scaler = process_group, None
         self._optimizer: "Optional[weakref.ref[torch.optim.Optimizer]]" = None
@@ -99,16 +107,22 @@ class DGCState:
 
     def __repr__(self) -> str:
         changed = "".join(f", {name}={value!r}" for name, value in self._options.changed().items())
-        return (f"DGCState(<{len(self._specs)} tensors>, <rank {self._rank} of {self._workers}, "
-                f"step {self.step}>{changed})")
+        return (
+            f"DGCState(<{len(self._specs)} tensors>, <rank {self._rank} of {self._workers}, "
+            f"step {self.step}>{changed})"
+        )
 
     def _make_residuals(self, path: str, devices: Sequence[torch.device]) -> None:
         # Messages carry a hash of what has to be the same on all ranks.
         schema = zlib.crc32(self._description().encode())
-        setting = Setting(self._specs, self._rank, self._workers, self.schedule, self._options, schema)
+        setting = Setting(
+            self._specs, self._rank, self._workers, self.schedule, self._options, schema
+        )
         self._path = path
         self._residuals: Residuals
-        self._residuals = CoreResiduals(setting) if path == "core" else TorchResiduals(setting, devices)
+        self._residuals = (
+            CoreResiduals(setting) if path == "core" else TorchResiduals(setting, devices)
+        )
 
     def _begin(self) -> None:
         """What is known of the step under way, and of the ranks: nothing."""
@@ -125,7 +139,7 @@ class DGCState:
         self.stats: Optional[StepStats] = None
         self.skipped = False
 
-    # ---- what users ask ----------------------------------------------------------------------------
+    # ---- what users ask --------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
@@ -143,7 +157,8 @@ class DGCState:
 
     @property
     def deferred(self) -> bool:
-        """Everything is exchanged after the last bucket: for clipping, with a scaler, and where a step may have to be skipped."""
+        """Everything is exchanged after the last bucket: for clipping, with a scaler, and where a
+        step may have to be skipped."""
         return self._options.clip_norm > 0.0 or self.nonfinite == "skip" or self._scaled
 
     def report(self) -> str:
@@ -152,18 +167,48 @@ class DGCState:
         rows = [("tensor", "shape", "sent", "entries", "why")]
         for s in self._specs:
             k = s.elements if s.dense else _core.entries_at(ratio, s.elements)
-            why = f"ratio {ratio:g}" if not s.dense else "fewer than two dimensions" if len(s.shape) < 2 else "asked for"
-            rows.append((s.name, "x".join(map(str, s.shape)) or "scalar", "dense" if s.dense else "sparse", f"{k:,}", why))
+            why = (
+                f"ratio {ratio:g}"
+                if not s.dense
+                else "fewer than two dimensions" if len(s.shape) < 2 else "asked for"
+            )
+            rows.append(
+                (
+                    s.name,
+                    "x".join(map(str, s.shape)) or "scalar",
+                    "dense" if s.dense else "sparse",
+                    f"{k:,}",
+                    why,
+                )
+            )
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows]
-        overlap = "off: " + ("clipping" if self._options.clip_norm > 0.0 else "a scaler" if self._scaled else "steps may be skipped") if self.deferred else "on"
-        return "\n".join([*lines, f"overlap with backward: {overlap}; path: {self._path}", self.schedule.describe().rstrip()])
+        lines = [
+            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows
+        ]
+        overlap = (
+            "off: "
+            + (
+                "clipping"
+                if self._options.clip_norm > 0.0
+                else "a scaler" if self._scaled else "steps may be skipped"
+            )
+            if self.deferred
+            else "on"
+        )
+        return "\n".join(
+            [
+                *lines,
+                f"overlap with backward: {overlap}; path: {self._path}",
+                self.schedule.describe().rstrip(),
+            ]
+        )
 
-    # ---- saving ------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> Dict[str, Any]:
-        """u, v and the step of this rank, as copies on the CPU: every rank saves its own. Values are
-        in the order of the parameter's memory. Not between backward's first bucket and its end."""
+        """u, v and the step of this rank, as copies on the CPU: every rank saves its own. Values
+        are in the order of the parameter's memory. Not between backward's first bucket and its end.
+        """
         return _saved.make(self._residuals, self._rank, self._workers, self._options.plain())
 
     def load_state_dict(self, saved: _saved.AnySaved) -> None:
@@ -181,8 +226,13 @@ class DGCState:
     def __setstate__(self, pickled: Dict[str, Any]) -> None:
         saved = pickled["saved"]
         if "options" not in saved:
-            _core.fail("bad_version", "unpickle", "DGCState", "was pickled by an older version",
-                       "use that version, or give its state_dict() to load_state_dict")
+            _core.fail(
+                "bad_version",
+                "unpickle",
+                "DGCState",
+                "was pickled by an older version",
+                "use that version, or give its state_dict() to load_state_dict",
+            )
         self._options = Options.read(saved["options"])
         self.schedule = self._options.make_schedule()
         self._specs, self._scaled = pickled["specs"], pickled["scaled"]
@@ -203,8 +253,13 @@ class DGCState:
         named = named_parameters_of("attach", parameters)
         self._check_names({name: list(p.shape) for name, p in named})
         if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
-            _check.refuse("DGCState", "scaler", scaler, "a GradScaler, with get_scale()",
-                          "scaler=torch.cuda.amp.GradScaler()")
+            _check.refuse(
+                "DGCState",
+                "scaler",
+                scaler,
+                "a GradScaler, with get_scale()",
+                "scaler=torch.cuda.amp.GradScaler()",
+            )
         if optimizer is not None:
             self._watch(optimizer, {p for _, p in named})
         by_name = {spec.name: t for t, spec in enumerate(self._specs)}
@@ -220,12 +275,21 @@ class DGCState:
     def _check_names(self, found: Dict[str, List[int]]) -> None:
         for spec in self._specs:
             if found.pop(spec.name, None) != spec.shape:
-                _core.fail("state_mismatch", "attach", f"'{spec.name}'",
-                           f"is not among the parameters, or not of shape {spec.shape}",
-                           "attach the model that the state was made of, or a copy")
+                _core.fail(
+                    "state_mismatch",
+                    "attach",
+                    f"'{spec.name}'",
+                    f"is not among the parameters, or not of shape {spec.shape}",
+                    "attach the model that the state was made of, or a copy",
+                )
         if found:
-            _core.fail("state_mismatch", "attach", f"'{next(iter(found))}'", "is not in this state",
-                       "attach the model that the state was made of, or a copy")
+            _core.fail(
+                "state_mismatch",
+                "attach",
+                f"'{next(iter(found))}'",
+                "is not in this state",
+                "attach the model that the state was made of, or a copy",
+            )
 
     def _watch(self, optimizer: torch.optim.Optimizer, parameters: "set[torch.Tensor]") -> None:
         check_optimizer(optimizer, parameters, self._options.momentum, self._options.nesterov)
@@ -240,13 +304,23 @@ class DGCState:
             return
         problem = momentum_problem(optimizer, self._options.momentum, self._options.nesterov)
         if problem:
-            _core.fail("wrong_order", "hook", f"optimizer, step {self.step}", problem,
-                       "with OneCycleLR and CyclicLR give cycle_momentum=False")
+            _core.fail(
+                "wrong_order",
+                "hook",
+                f"optimizer, step {self.step}",
+                problem,
+                "with OneCycleLR and CyclicLR give cycle_momentum=False",
+            )
 
     def _description(self) -> str:
         """What has to be the same on all ranks, a line each."""
-        lines = [f"dgc {_core.__version__}", f"workers {self._workers}", f"scaler {self._scaled}",
-                 f"nonfinite {self.nonfinite}", *self._options.lines()]
+        lines = [
+            f"dgc {_core.__version__}",
+            f"workers {self._workers}",
+            f"scaler {self._scaled}",
+            f"nonfinite {self.nonfinite}",
+            *self._options.lines(),
+        ]
         lines += self.schedule.describe().splitlines()
         for s in self._specs:
             lines.append(f"parameter '{s.name}' {s.shape} {'dense' if s.dense else 'sparse'}")
@@ -256,12 +330,28 @@ class DGCState:
 def _place_in(process_group: Any) -> Tuple[int, int]:
     """Rank and number of workers."""
     if not dist.is_available() or not dist.is_initialized():
-        _core.fail("wrong_order", "DGCState", "torch.distributed", "has no process group yet",
-                   "call torch.distributed.init_process_group first")
+        _core.fail(
+            "wrong_order",
+            "DGCState",
+            "torch.distributed",
+            "has no process group yet",
+            "call torch.distributed.init_process_group first",
+        )
     if process_group is dist.GroupMember.NON_GROUP_MEMBER:
-        _core.fail("invalid_argument", "DGCState", "process_group", "does not have this rank in it",
-                   "make the state on the ranks of the group only")
-    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):  # type: ignore[attr-defined]
-        _check.refuse("DGCState", "process_group", process_group, "a process group, or None",
-                      "process_group=torch.distributed.new_group([0, 1])")
+        _core.fail(
+            "invalid_argument",
+            "DGCState",
+            "process_group",
+            "does not have this rank in it",
+            "make the state on the ranks of the group only",
+        )
+    kind: Any = getattr(dist, "ProcessGroup")
+    if process_group is not None and not isinstance(process_group, kind):
+        _check.refuse(
+            "DGCState",
+            "process_group",
+            process_group,
+            "a process group, or None",
+            "process_group=torch.distributed.new_group([0, 1])",
+        )
     return dist.get_rank(process_group), dist.get_world_size(process_group)

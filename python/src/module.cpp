@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "bind_schedule.h"
 #include "dgc/error.h"
 #include "dgc/schedule.h"
 #include "dgc/target.h"
@@ -191,84 +192,6 @@ const std::map<std::string, int, std::less<>>& error_codes() {
   throw Error(
       known == error_codes().end() ? ErrorCode::internal : static_cast<ErrorCode>(known->second),
       operation, subject, problem, hint);
-}
-
-/// What a user gave, as a T. Throws Error(invalid_argument) where it is none: pybind11's own
-/// TypeError lists signatures in place of a reason.
-template <typename T>
-T given(const py::handle& value, const char* operation, const char* name, const char* wanted,
-        const char* example) {
-  if (!py::isinstance<py::bool_>(value)) {
-    try {
-      return value.cast<T>();
-    } catch (const py::cast_error&) {  // said below
-    }
-  }
-  throw Error(ErrorCode::invalid_argument, operation, name,
-              fmt::format("is {} ({}), but has to be {}", std::string(py::repr(value)),
-                          Py_TYPE(value.ptr())->tp_name, wanted),
-              fmt::format("for example {}={}", name, example));
-}
-
-double given_ratio(const py::handle& value, const char* name) {
-  return given<double>(value, "schedule", name, "a number above 0, 1 at the most", "0.001");
-}
-
-std::int64_t given_steps(const py::handle& value, const char* name) {
-  return given<std::int64_t>(value, "schedule", name, "a whole number of steps", "500");
-}
-
-std::vector<double> given_ratios(const py::handle& value, const char* name) {
-  return given<std::vector<double>>(value, "schedule", name, "a list of ratios", "[0.25, 0.05]");
-}
-
-std::string shown(const Schedule& schedule) {
-  return fmt::format("<dgc.Schedule: ratio {:g} at step 0, {:g} from step {} on>",
-                     schedule.ratio_at(0), schedule.ratio_at(schedule.warmup_steps()),
-                     schedule.warmup_steps());
-}
-
-void bind_schedule(py::module_& m) {
-  using Given = const py::object&;
-  py::class_<Schedule>(m, "Schedule", "Which share of each gradient is sent at which step.")
-      .def(py::init([](Given ratio) { return Schedule(given_ratio(ratio, "ratio")); }),
-           "ratio"_a = Schedule().ratio_at(0))
-      .def_static(
-          "stages",
-          [](Given ratios, Given steps_each, Given final_ratio) {
-            return Schedule::stages(given_ratios(ratios, "ratios"),
-                                    given_steps(steps_each, "steps_each"),
-                                    given_ratio(final_ratio, "final_ratio"));
-          },
-          "ratios"_a, "steps_each"_a, "final_ratio"_a)
-      .def_static(
-          "paper", [](Given steps) { return Schedule::paper(given_steps(steps, "warmup_steps")); },
-          "warmup_steps"_a)
-      .def_static(
-          "exponential",
-          [](Given first, Given final_ratio, Given steps) {
-            return Schedule::exponential(given_ratio(first, "first"),
-                                         given_ratio(final_ratio, "final_ratio"),
-                                         given_steps(steps, "steps"));
-          },
-          "first"_a, "final_ratio"_a, "steps"_a)
-      .def_static(
-          "parse",
-          [](Given text, Given steps_per_epoch) {
-            return Schedule::parse(
-                given<std::string>(text, "schedule", "text", "a text", "'0.25,0.001:500'"),
-                given_steps(steps_per_epoch, "steps_per_epoch"));
-          },
-          "text"_a, "steps_per_epoch"_a = 0)
-      .def(
-          "ratio_at",
-          [](const Schedule& s, Given step) {
-            return s.ratio_at(std::max<std::int64_t>(given_steps(step, "step"), 0));
-          },
-          "step"_a)
-      .def_property_readonly("warmup_steps", &Schedule::warmup_steps)
-      .def("describe", &Schedule::describe)
-      .def("__repr__", &shown);
 }
 
 /// The value of a named option, of which Python has checked that it is a text.

@@ -1,4 +1,5 @@
-"""What DDP scripts do: accumulation, parameters without gradient, static graphs, new buckets, layouts, saving."""
+"""What DDP scripts do: accumulation, parameters without gradient, static graphs, new buckets,
+layouts, saving."""
 
 import copy
 import io
@@ -56,8 +57,13 @@ def partly_unused(rank, path, ddp_options):
         training.backward(gradients)
         after = training.state.state_dict()
         if step % 2 == 1:
-            unused = {part: {n: before[part][n] for n in ("bias", "second")} for part in ("velocity", "residual")}
-            frozen.append(model.bias.grad is None and model.second.grad is None and same_parts(unused, after))
+            unused = {
+                part: {n: before[part][n] for n in ("bias", "second")}
+                for part in ("velocity", "residual")
+            }
+            frozen.append(
+                model.bias.grad is None and model.second.grad is None and same_parts(unused, after)
+            )
         assert model.first.grad is not None
         training.optimizer.step()
     return flat(model), frozen
@@ -71,14 +77,23 @@ def partly_unused_oracle():
         for name, p in model.named_parameters():
             if step % 2 == 1 and name in ("bias", "second"):
                 continue
-            p.grad = sum(gradients_of(rank, step)[name] for rank in range(4) if (rank, name) != (1, "first")) / 4
+            p.grad = (
+                sum(
+                    gradients_of(rank, step)[name]
+                    for rank in range(4)
+                    if (rank, name) != (1, "first")
+                )
+                / 4
+            )
         optimizer.step()
     return flat(model)
 
 
 def never_used(rank):
     """A static graph with a parameter that is never used."""
-    training = Training(ddp={"static_graph": True, "bucket_cap_mb": 0.001}, set_to_none=True, ratio=0.05)
+    training = Training(
+        ddp={"static_graph": True, "bucket_cap_mb": 0.001}, set_to_none=True, ratio=0.05
+    )
     start = training.model.second.detach().clone()
     for step in range(STEPS):
         gradients = gradients_of(rank, step)
@@ -121,7 +136,9 @@ def resume(rank, split):
     for step in range(STEPS):
         if step == split:
             file = io.BytesIO()
-            torch.save({"model": training.model.state_dict(), "dgc": training.state.state_dict()}, file)
+            torch.save(
+                {"model": training.model.state_dict(), "dgc": training.state.state_dict()}, file
+            )
             file.seek(0)
             saved = torch.load(file)
             training = Training(**options)
@@ -166,13 +183,18 @@ class UnderDdp(unittest.TestCase):
     def test_buckets_change_nothing(self):
         """Buckets are made anew after the first step: results are those of one bucket."""
         whole = run(train, {"bucket_cap_mb": 100}, {})
-        for options in ({"bucket_cap_mb": 0.001}, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True},
-                        {"bucket_cap_mb": 0.001, "static_graph": True}, {"bucket_cap_mb": 0.001, "find_unused_parameters": True}):
+        for options in (
+            {"bucket_cap_mb": 0.001},
+            {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True},
+            {"bucket_cap_mb": 0.001, "static_graph": True},
+            {"bucket_cap_mb": 0.001, "find_unused_parameters": True},
+        ):
             with self.subTest(**options):
                 self.same(run(train, options, {}, 3), whole)
 
     def test_deferred_changes_nothing(self):
-        """A clip that never fires, and steps that could be skipped, wait for the last bucket and give the same."""
+        """A clip that never fires, and steps that could be skipped, wait for the last bucket and
+        give the same."""
         whole = run(train, {}, {})
         for options in ({"clip_norm": 1e9}, {"nonfinite": "skip"}):
             with self.subTest(**options):
@@ -184,7 +206,10 @@ class UnderDdp(unittest.TestCase):
     def test_parameters_without_gradient(self):
         expected = partly_unused_oracle()
         for path in ("core", "torch"):
-            for options in ({"find_unused_parameters": True, "bucket_cap_mb": 0.001}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+            for options in (
+                {"find_unused_parameters": True, "bucket_cap_mb": 0.001},
+                {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+            ):
                 with self.subTest(path=path, **options):
                     results = run(partly_unused, path, options)
                     for parameters, frozen in results:
@@ -201,14 +226,19 @@ class UnderDdp(unittest.TestCase):
         self.assertTrue(torch.equal(results[0], results[1]))
 
     def test_channels_last(self):
-        for one, other in zip(run(channels_last, False, ranks=2), run(channels_last, True, ranks=2)):
+        for one, other in zip(
+            run(channels_last, False, ranks=2), run(channels_last, True, ranks=2)
+        ):
             torch.testing.assert_close(one, other)
 
     def test_resume(self):
         self.same(run(resume, 5), run(resume, None))
 
     def test_pickle(self):
-        for options in ({"warmup": 8}, {"warmup": None, "ratio": 0.001, "schedule": "exp:0.5,0.05:9"}):
+        for options in (
+            {"warmup": 8},
+            {"warmup": None, "ratio": 0.001, "schedule": "exp:0.5,0.05:9"},
+        ):
             with self.subTest(**options):
                 self.same(run(with_pickle, 6, options), run(with_pickle, None, options))
 
@@ -217,7 +247,9 @@ class UnderDdp(unittest.TestCase):
         new = run(fewer_workers, old, ranks=3)
         for part in ("velocity", "residual"):
             for name in old[0][part]:
-                torch.testing.assert_close(sum(s[part][name] for s in new), sum(s[part][name] for s in old))
+                torch.testing.assert_close(
+                    sum(s[part][name] for s in new), sum(s[part][name] for s in old)
+                )
         self.assertTrue(torch.equal(new[1]["residual"]["first"], old[1]["residual"]["first"]))
         self.assertEqual(new[0]["step"], STEPS)
 

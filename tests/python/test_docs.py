@@ -1,4 +1,5 @@
-"""test_docs.py PROJECT: the Python of README.md, docs/pytorch.md and the docstrings runs as it stands."""
+"""test_docs.py PROJECT: the Python of README.md, docs/pytorch.md and the docstrings runs as it
+stands."""
 
 import dataclasses
 import inspect
@@ -27,7 +28,11 @@ def blocks(text, kind="python"):
 
 def snippets():
     """(where it stands, its text) of each one outside docs/pytorch.md."""
-    found = [("README.md", text) for text in blocks((PROJECT / "README.md").read_text()) if "dgc." in text]
+    found = [
+        ("README.md", text)
+        for text in blocks((PROJECT / "README.md").read_text())
+        if "dgc." in text
+    ]
     for thing in (dgc, dgc.DGCState, dgc.SGD, dgc.hook):
         for text in re.findall(r"::\n\n((?:[ ]+.*\n|\n)+)", inspect.cleandoc(thing.__doc__) + "\n"):
             found.append((thing.__name__, textwrap.dedent(text)))
@@ -39,9 +44,21 @@ def surroundings(rank):
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 5))
     chance = torch.Generator().manual_seed(rank)
-    loader = [(torch.randn(8, 20, generator=chance), torch.randint(5, (8,), generator=chance)) for _ in range(STEPS)]
-    return {"torch": torch, "dgc": dgc, "model": model, "loader": loader, "rank": rank, "steps_per_epoch": STEPS,
-            "loss_function": torch.nn.functional.cross_entropy, "device": torch.device("cpu"), "old_workers": 2}
+    loader = [
+        (torch.randn(8, 20, generator=chance), torch.randint(5, (8,), generator=chance))
+        for _ in range(STEPS)
+    ]
+    return {
+        "torch": torch,
+        "dgc": dgc,
+        "model": model,
+        "loader": loader,
+        "rank": rank,
+        "steps_per_epoch": STEPS,
+        "loss_function": torch.nn.functional.cross_entropy,
+        "device": torch.device("cpu"),
+        "old_workers": 2,
+    }
 
 
 def make_ddp(names):
@@ -84,7 +101,9 @@ def run_manual(rank, folder):
 class Docs(unittest.TestCase):
     def test_snippets(self):
         found = snippets()
-        self.assertEqual([where for where, _ in found], ["README.md", "dgc", "DGCState", "SGD", "hook"])
+        self.assertEqual(
+            [where for where, _ in found], ["README.md", "dgc", "DGCState", "SGD", "hook"]
+        )
         for where, text in found:
             with self.subTest(where=where):
                 self.assertIn("optimizer=optimizer", text)
@@ -93,13 +112,13 @@ class Docs(unittest.TestCase):
     def test_manual(self):
         with tempfile.TemporaryDirectory() as folder:
             for done, trained in run(run_manual, folder, ranks=2):
-                # Each new state is trained for 8 steps. The loop makes 8 more; accumulation 2, of 4 passes each.
+                # Each new state is trained for 8 steps. The loop makes 8 more; accumulation 2, of 4
+                # passes each.
                 self.assertEqual((done, trained), ([8, 16, 8, 8, 10, 8, 8, 8, 8, 8, 8], STEPS))
 
     def test_manual_has_every_option(self):
         for option in dataclasses.fields(Options):
-            default = option.default if not isinstance(option.default, (int, float)) else f"{option.default}"
-            shown = f"| `{option.name}` | {default if not isinstance(default, str) or option.type is not str else repr(default)} |"
+            shown = f"| `{option.name}` | {option.default!r} |"
             self.assertIn(shown, MANUAL)
 
     def test_slurm_script(self):
@@ -114,7 +133,10 @@ class Docs(unittest.TestCase):
 
     def test_links(self):
         for target in re.findall(r"\]\(#([^)]*)\)", MANUAL):
-            heads = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", MANUAL, re.MULTILINE)]
+            heads = [
+                re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-")
+                for head in re.findall(r"^#+ (.*)$", MANUAL, re.MULTILINE)
+            ]
             self.assertIn(target, heads)
 
 

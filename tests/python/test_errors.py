@@ -32,7 +32,9 @@ def nonfinite(rank, path, clip=None):
     first = caught(lambda: training.backward(bad))
     second = caught(lambda: training.ddp(gradients_of(rank, 2)).backward())
     saved = training.state.state_dict()
-    finite = all(torch.isfinite(t).all() for part in ("velocity", "residual") for t in saved[part].values())
+    finite = all(
+        torch.isfinite(t).all() for part in ("velocity", "residual") for t in saved[part].values()
+    )
     return first, second, finite, training.state.step
 
 
@@ -49,7 +51,12 @@ class Scaler:
         return loss * self._scale
 
     def step(self, optimizer):
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        gradients = [
+            p.grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None
+        ]
         for g in gradients:
             g.div_(self._scale)
         if all(torch.isfinite(g).all() for g in gradients):
@@ -61,8 +68,15 @@ class Scaler:
 
 def scaled(rank, use_scaler, bad_steps, clip, path, nonfinite=None):
     scaler = Scaler(1024.0) if use_scaler else None
-    training = Training(ddp=SMALL_BUCKETS, optimizer=decaying, ratio=0.05, clip_norm=clip, scaler=scaler,
-                        path=path, nonfinite=nonfinite if use_scaler else "skip")
+    training = Training(
+        ddp=SMALL_BUCKETS,
+        optimizer=decaying,
+        ratio=0.05,
+        clip_norm=clip,
+        scaler=scaler,
+        path=path,
+        nonfinite=nonfinite if use_scaler else "skip",
+    )
     state, optimizer, skips = training.state, training.optimizer, []
     for step in range(8):
         gradients = gradients_of(rank, step)
@@ -198,15 +212,22 @@ class Errors(unittest.TestCase):
                     self.assertTrue(torch.equal(parameters, results[0][0]))
 
     def test_gradients_are_unscaled_where_nothing_is_skipped(self):
-        one, other = (run(scaled, use_scaler, (), None, "core", "error")[0][0] for use_scaler in (True, False))
+        one, other = (
+            run(scaled, use_scaler, (), None, "core", "error")[0][0] for use_scaler in (True, False)
+        )
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
     def test_clip_is_of_unscaled_gradients(self):
-        one, other = (run(scaled, use_scaler, (), 88.0, "core")[0][0] for use_scaler in (True, False))
+        one, other = (
+            run(scaled, use_scaler, (), 88.0, "core")[0][0] for use_scaler in (True, False)
+        )
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
     def test_options_that_differ(self):
-        for name, values, says in (("ratio", (0.001, 0.01), "ratio 0.01"), ("momentum", (0.9, 0.8), 'has "momentum 0.8" where rank 0 has "momentum 0.9"')):
+        for name, values, says in (
+            ("ratio", (0.001, 0.01), "ratio 0.01"),
+            ("momentum", (0.9, 0.8), 'has "momentum 0.8" where rank 0 has "momentum 0.9"'),
+        ):
             for error in run(differing, name, values, ranks=2):
                 self.assertIn("rank 1", error)
                 self.assertIn(says, error)
@@ -217,7 +238,9 @@ class Errors(unittest.TestCase):
             with self.subTest(every=every, at=at):
                 for step, error in run(diverged, every, at, ranks=2):
                     self.assertEqual(step, found)
-                    self.assertIn(f"rank 1: has other parameters than rank 0 at step {found}", error)
+                    self.assertIn(
+                        f"rank 1: has other parameters than rank 0 at step {found}", error
+                    )
         self.assertEqual(run(diverged, 0, 1, ranks=2), [None, None])
 
     def test_a_rank_that_dies(self):
@@ -228,8 +251,10 @@ class Errors(unittest.TestCase):
             self.assertEqual(step, 2)
 
     def test_an_optimizer_that_gets_momentum_later(self):
-        for make, says in ((functools.partial(torch.optim.SGD, lr=0.05), "SGD has momentum of its own"),
-                           (functools.partial(dgc.SGD, lr=0.05), "give both the same")):
+        for make, says in (
+            (functools.partial(torch.optim.SGD, lr=0.05), "SGD has momentum of its own"),
+            (functools.partial(dgc.SGD, lr=0.05), "give both the same"),
+        ):
             for error in run(momentum_comes_later, make, ranks=2):
                 self.assertIn("optimizer, step 1", error)
                 self.assertIn(says, error)
@@ -239,7 +264,10 @@ class Errors(unittest.TestCase):
         for state in (None, 5):
             for error in run(without_state, state, ranks=2):
                 self.assertIn(f"hook: state: is {state}", error)
-                self.assertIn("has to be a dgc.DGCState (for example ddp.register_comm_hook(dgc.DGCState(", error)
+                self.assertIn(
+                    "has to be a dgc.DGCState (for example ddp.register_comm_hook(dgc.DGCState(",
+                    error,
+                )
 
     def test_a_backward_that_was_interrupted(self):
         for error, same, step in run(interrupted, ranks=2):
@@ -256,12 +284,22 @@ class Errors(unittest.TestCase):
         with self.assertRaises(dgc.Error) as raised:
             dgc.Schedule(0.0)
         error = raised.exception
-        self.assertEqual((error.code, error.operation, error.subject), ("invalid_argument", "schedule", "ratio 0"))
-        self.assertEqual(str(error), f"{error.operation}: {error.subject}: {error.problem} ({error.hint})")
+        self.assertEqual(
+            (error.code, error.operation, error.subject),
+            ("invalid_argument", "schedule", "ratio 0"),
+        )
+        self.assertEqual(
+            str(error), f"{error.operation}: {error.subject}: {error.problem} ({error.hint})"
+        )
 
     def test_codes(self):
-        self.assertEqual({name: core.ERROR_CODES[name] for name in ("ok", "io", "truncated", "state_mismatch", "diverged")},
-                         {"ok": 0, "io": 8, "truncated": 100, "state_mismatch": 201, "diverged": 305})
+        self.assertEqual(
+            {
+                name: core.ERROR_CODES[name]
+                for name in ("ok", "io", "truncated", "state_mismatch", "diverged")
+            },
+            {"ok": 0, "io": 8, "truncated": 100, "state_mismatch": 201, "diverged": 305},
+        )
         for name in core.ERROR_CODES:
             with self.assertRaises(dgc.Error) as raised:
                 core.fail(name, "an operation", "a subject", "a problem")
@@ -271,7 +309,9 @@ class Errors(unittest.TestCase):
         self.assertEqual(raised.exception.code, "internal")
 
     def test_extension_links_no_framework(self):
-        needed = subprocess.run(["ldd", core.__file__], capture_output=True, text=True, check=True).stdout
+        needed = subprocess.run(
+            ["ldd", core.__file__], capture_output=True, text=True, check=True
+        ).stdout
         for library in ("torch", "c10", "gloo", "mpi", "python"):
             self.assertNotIn(f"lib{library}", needed)
         self.assertTrue((pathlib.Path(dgc.__file__).parent / "py.typed").exists())

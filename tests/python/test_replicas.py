@@ -13,8 +13,10 @@ SHAPES = {"large": (200, 150), "bias": (200,), "small": (30, 20)}
 def train(rank, steps, options, gradients=gradients_of):
     """Parameters, state, the sum of all p.grad, and the last step's statistics."""
     model = Recorded(shapes=SHAPES)
-    training = Training(model, ddp={"bucket_cap_mb": 0.001}, **options)
-    applied = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters()}
+    training = Training(model, **options)  # two buckets
+    applied = {
+        name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters()
+    }
     for step in range(steps):
         training.step(gradients(rank, step, SHAPES))
         for name, p in model.named_parameters():
@@ -37,13 +39,15 @@ def ties(rank, path):
 class Replicas(unittest.TestCase):
     def test_bit_identical(self):
         start = flat(Recorded(shapes=SHAPES))
-        for values, steps in (("fp32", 100), ("fp16", 500)):
-            with self.subTest(values=values):
-                results = run(train, steps, {"values": values})
+        for values, steps, ranks in (("fp32", 100, 4), ("fp16", 100, 4), ("fp16", 500, 2)):
+            with self.subTest(values=values, steps=steps, ranks=ranks):
+                results = run(train, steps, {"values": values}, ranks=ranks)
                 self.assertFalse(torch.equal(results[0][0], start))
                 ours = results[0][1]["residual"]["large"]
-                for rank in range(1, 4):
-                    self.assertTrue(torch.equal(results[0][0], results[rank][0]), f"rank {rank} differs")
+                for rank in range(1, ranks):
+                    self.assertTrue(
+                        torch.equal(results[0][0], results[rank][0]), f"rank {rank} differs"
+                    )
                     self.assertFalse(torch.equal(ours, results[rank][1]["residual"]["large"]))
                 stats = results[0][3]
                 self.assertEqual(stats.step, steps - 1)
@@ -52,20 +56,28 @@ class Replicas(unittest.TestCase):
                 self.assertLess(stats.message_bytes, stats.padded_bytes)
 
     def test_nothing_is_lost(self):
-        """Without momentum, what was sent and what remains are all gradients. Rounding to fp16 loses nothing either."""
+        """Without momentum, what was sent and what remains are all gradients. Rounding to fp16
+        loses nothing either."""
         steps = 60
-        everything = [gradients_of(rank, step, SHAPES) for rank in range(4) for step in range(steps)]
+        everything = [
+            gradients_of(rank, step, SHAPES) for rank in range(4) for step in range(steps)
+        ]
         for path in ("core", "torch"):
             with self.subTest(path=path):
                 results = run(train, steps, {"momentum": 0.0, "values": "fp16", "path": path})
                 for name, shape in SHAPES.items():
                     gradients = sum(g[name].double() for g in everything) / 4
                     rest = sum(r[1]["residual"][name].double().view(shape) for r in results)
-                    torch.testing.assert_close(results[0][2][name] + rest, gradients, rtol=0, atol=1e-4)
+                    torch.testing.assert_close(
+                        results[0][2][name] + rest, gradients, rtol=0, atol=1e-4
+                    )
 
     def paths(self, steps, options, gradients=gradients_of):
         """Results of both paths, which have to be the same bit for bit."""
-        results = [run(train, steps, {**options, "path": path}, gradients, ranks=2) for path in ("core", "torch")]
+        results = [
+            run(train, steps, {**options, "path": path}, gradients, ranks=2)
+            for path in ("core", "torch")
+        ]
         for ours, theirs in zip(*results):
             self.assertTrue(torch.equal(ours[0], theirs[0]))
             self.assertEqual(ours[3], theirs[3])
@@ -73,8 +85,13 @@ class Replicas(unittest.TestCase):
         return results[1]
 
     def test_paths_agree(self):
-        for options in (dict(values="fp32"), dict(values="fp16", nesterov=True), dict(values="int8", ratio=0.01),
-                        dict(values="sign", masking=False), dict(values="bf16", warmup=20, ratio=0.002)):
+        for options in (
+            dict(values="fp32"),
+            dict(values="fp16", nesterov=True),
+            dict(values="int8", ratio=0.01),
+            dict(values="sign", masking=False),
+            dict(values="bf16", warmup=20, ratio=0.002),
+        ):
             with self.subTest(**options):
                 self.paths(40, options)
 
@@ -82,10 +99,14 @@ class Replicas(unittest.TestCase):
         """A velocity that decays below the normal range is dropped on both paths."""
         for nesterov in (False, True):
             with self.subTest(nesterov=nesterov):
-                middle = self.paths(20, {"values": "fp32", "nesterov": nesterov}, fading)[0][1]["velocity"]["large"]
+                middle = self.paths(20, {"values": "fp32", "nesterov": nesterov}, fading)[0][1][
+                    "velocity"
+                ]["large"]
                 # Some are dropped by then, and some are not.
                 self.assertTrue(0 < int((middle == 0).sum()) < middle.numel() - 1000)
-                end = self.paths(90, {"values": "fp32", "nesterov": nesterov}, fading)[0][1]["velocity"]["large"]
+                end = self.paths(50, {"values": "fp32", "nesterov": nesterov}, fading)[0][1][
+                    "velocity"
+                ]["large"]
                 self.assertEqual(int((end != 0).sum()), 0)
 
     def test_ties_go_to_the_lower_index(self):

@@ -23,7 +23,9 @@ import reference_decoder  # noqa: E402
 PEERS = [a for a in sys.argv[1:] if not a.startswith("-")]
 WORKERS, STEPS, RATIO = 4, 30, 0.01
 SHAPES = {**Recorded.SHAPES, "third": (300, 40)}
-torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30  # a message a step, as from C++'s compressor
+torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = (
+    1 << 30
+)  # a message a step, as from C++'s compressor
 
 
 def recorded(rank, step, denormals):
@@ -69,7 +71,9 @@ def floats(file):
 
 class Wire(unittest.TestCase):
     def trained(self, folder, options, denormals=False):
-        (folder / "model.txt").write_text("".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in SHAPES.items()))
+        (folder / "model.txt").write_text(
+            "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in SHAPES.items())
+        )
         return run(train, str(folder), options, denormals)
 
     def test_messages(self):
@@ -77,17 +81,41 @@ class Wire(unittest.TestCase):
             with self.subTest(values=values, path=path), tempfile.TemporaryDirectory() as name:
                 folder = pathlib.Path(name)
                 results = self.trained(folder, {"values": values, "path": path})
-                subprocess.run([PEERS[0], name, str(WORKERS), str(STEPS), str(RATIO), values, str(results[0][3])], check=True)
+                subprocess.run(
+                    [
+                        PEERS[0],
+                        name,
+                        str(WORKERS),
+                        str(STEPS),
+                        str(RATIO),
+                        values,
+                        str(results[0][3]),
+                    ],
+                    check=True,
+                )
                 elements = results[0][2][0].numel()
                 for step in range(STEPS):
-                    ours = [(folder / f"python.{rank}.{step}").read_bytes() for rank in range(WORKERS)]
-                    theirs = [(folder / f"cpp.{rank}.{step}").read_bytes() for rank in range(WORKERS)]
+                    ours = [
+                        (folder / f"python.{rank}.{step}").read_bytes() for rank in range(WORKERS)
+                    ]
+                    theirs = [
+                        (folder / f"cpp.{rank}.{step}").read_bytes() for rank in range(WORKERS)
+                    ]
                     self.assertEqual(ours, theirs, f"step {step}")
                     # C++ adds Python's messages; Python adds C++'s.
-                    self.assertTrue(torch.equal(floats(folder / f"sum.{step}"), results[0][2][step]), f"step {step}")
-                    self.assertTrue(torch.equal(self.added(theirs, step, results[0][3], elements), results[0][2][step]))
+                    self.assertTrue(
+                        torch.equal(floats(folder / f"sum.{step}"), results[0][2][step]),
+                        f"step {step}",
+                    )
+                    self.assertTrue(
+                        torch.equal(
+                            self.added(theirs, step, results[0][3], elements), results[0][2][step]
+                        )
+                    )
                 info = dgc.inspect_message(theirs[2])
-                self.assertEqual((info["step"], info["sender"], len(info["frames"])), (STEPS - 1, 2, len(SHAPES)))
+                self.assertEqual(
+                    (info["step"], info["sender"], len(info["frames"])), (STEPS - 1, 2, len(SHAPES))
+                )
                 self.assertEqual({f["values"] for f in info["frames"]}, {values, "fp32"})
                 self.assertEqual(reference_decoder.decode_message(ours[1])["sender"], 1)
 
@@ -99,12 +127,24 @@ class Wire(unittest.TestCase):
             targets.append((t, sums.data_ptr() + 4 * begin, count))
             begin += count
         buffers = [ctypes.create_string_buffer(m, len(m)) for m in messages]
-        core.add_messages([(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)], targets, 1.0, step, schema)
+        core.add_messages(
+            [(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)],
+            targets,
+            1.0,
+            step,
+            schema,
+        )
         with self.assertRaisesRegex(dgc.Error, "rank 0: sent step"):
-            core.add_messages([(ctypes.addressof(buffers[0]), len(messages[0]))], targets, 0.0, step + 1, schema)
-        damaged = ctypes.create_string_buffer(messages[0][:-1] + bytes([messages[0][-1] ^ 1]), len(messages[0]))
+            core.add_messages(
+                [(ctypes.addressof(buffers[0]), len(messages[0]))], targets, 0.0, step + 1, schema
+            )
+        damaged = ctypes.create_string_buffer(
+            messages[0][:-1] + bytes([messages[0][-1] ^ 1]), len(messages[0])
+        )
         with self.assertRaisesRegex(dgc.Error, "rank 0: .*checksum"):
-            core.add_messages([(ctypes.addressof(damaged), len(messages[0]))], targets, 1.0, step, schema)
+            core.add_messages(
+                [(ctypes.addressof(damaged), len(messages[0]))], targets, 1.0, step, schema
+            )
         return sums
 
     @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
@@ -117,25 +157,36 @@ class Wire(unittest.TestCase):
     def test_sgd_drops_the_same_velocities(self):
         for path, nesterov in (("core", False), ("torch", False), ("torch", True)):
             with self.subTest(path=path, nesterov=nesterov):
-                velocity = self.compare_with_sgd({"values": "fp32", "nesterov": nesterov, "path": path}, denormals=True)
+                velocity = self.compare_with_sgd(
+                    {"values": "fp32", "nesterov": nesterov, "path": path}, denormals=True
+                )
                 # Some had decayed below the normal range, and some had not.
                 dropped = int((velocity["third"] == 0).sum())
                 self.assertTrue(1000 < dropped < velocity["third"].numel() - 1000, dropped)
 
     def compare_with_sgd(self, options, denormals=False):
-        """The same run of dgc::Sgd. The same entries were sent exactly where u and v are the same, bit for bit."""
+        """The same run of dgc::Sgd. The same entries were sent exactly where u and v are the same,
+        bit for bit."""
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             results = self.trained(folder, options, denormals)
             nesterov = str(int(options.get("nesterov", False)))
-            subprocess.run([PEERS[1], name, str(WORKERS), str(STEPS), str(RATIO), options["values"], nesterov], check=True)
+            subprocess.run(
+                [PEERS[1], name, str(WORKERS), str(STEPS), str(RATIO), options["values"], nesterov],
+                check=True,
+            )
             for rank, (parameters, ours, _, _) in enumerate(results):
                 theirs = state_file(folder / f"state.{rank}")
                 self.assertEqual(theirs["step"], STEPS)
                 for part in ("velocity", "residual"):
                     for tensor in SHAPES:
-                        self.assertTrue(torch.equal(ours[part][tensor], theirs[part][tensor]), f"{part} of '{tensor}', rank {rank}")
-                torch.testing.assert_close(parameters, floats(folder / "parameters"), rtol=1e-5, atol=1e-5)
+                        self.assertTrue(
+                            torch.equal(ours[part][tensor], theirs[part][tensor]),
+                            f"{part} of '{tensor}', rank {rank}",
+                        )
+                torch.testing.assert_close(
+                    parameters, floats(folder / "parameters"), rtol=1e-5, atol=1e-5
+                )
             return results[0][1]["velocity"]
 
 
@@ -145,7 +196,9 @@ def state_file(file):
     found = {"step": saved["step"], "velocity": {}, "residual": {}}
     for tensor in saved["tensors"]:
         for part in ("velocity", "residual"):
-            found[part][tensor["name"]] = torch.frombuffer(bytearray(struct.pack(f"<{len(tensor[part])}I", *tensor[part])), dtype=torch.float32)
+            found[part][tensor["name"]] = torch.frombuffer(
+                bytearray(struct.pack(f"<{len(tensor[part])}I", *tensor[part])), dtype=torch.float32
+            )
     return found
 
 

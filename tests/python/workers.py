@@ -26,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 import dgc  # noqa: E402
 
 torch.set_num_threads(1)
-# The first bucket takes a megabyte, whatever bucket_cap_mb says, and would hold all of these models.
+# The first bucket takes a megabyte, whatever bucket_cap_mb says, and would hold all of these
+# models.
 dist._DEFAULT_FIRST_BUCKET_BYTES = 2048
 
 DEADLINE = 120  # seconds for a collective; a rank that waits longer fails
@@ -99,7 +100,9 @@ def _end_all() -> None:
         _started.popitem()[1].end()
 
 
-def run(work: Callable[..., Any], *args: Any, ranks: int = 4, dying: Collection[int] = ()) -> List[Any]:
+def run(
+    work: Callable[..., Any], *args: Any, ranks: int = 4, dying: Collection[int] = ()
+) -> List[Any]:
     """What work(rank, *args) returns on each rank. Raises AssertionError with what any rank raised.
     Ranks that are to die have no result, and their set is not used again."""
     if ranks not in _started:
@@ -117,7 +120,13 @@ def run(work: Callable[..., Any], *args: Any, ranks: int = 4, dying: Collection[
 class Recorded(torch.nn.Module):
     """A model whose gradients are what is given: the loss is the sum of parameter times gradient."""
 
-    SHAPES = {"first": (60, 50), "bias": (60,), "conv": (8, 4, 3, 3), "scale": (), "second": (40, 60)}
+    SHAPES = {
+        "first": (60, 50),
+        "bias": (60,),
+        "conv": (8, 4, 3, 3),
+        "scale": (),
+        "second": (40, 60),
+    }
 
     def __init__(self, seed: int = 1, shapes: dict = SHAPES) -> None:
         super().__init__()
@@ -126,7 +135,9 @@ class Recorded(torch.nn.Module):
             self.register_parameter(name, torch.nn.Parameter(torch.randn(shape, generator=chance)))
 
     def forward(self, gradients: dict) -> torch.Tensor:
-        return sum((p * gradients[name]).sum() for name, p in self.named_parameters() if name in gradients)
+        return sum(
+            (p * gradients[name]).sum() for name, p in self.named_parameters() if name in gradients
+        )
 
 
 def gradients_of(rank: int, step: int, shapes: dict = Recorded.SHAPES) -> dict:
