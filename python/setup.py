@@ -24,8 +24,16 @@ class CMakeBuild(build_ext):
 
     def built(self) -> pathlib.Path:
         folder = pathlib.Path(self.build_temp).resolve()
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DDGC_WITH_PYTHON=ON", f"-DDGC_PYTHON_EXECUTABLE={sys.executable}",
-                   "-DDGC_BUILD_APPS=OFF", "-DDGC_BUILD_TESTS=OFF", "-DDGC_WITH_TORCH=OFF", "-DDGC_WITH_MPI=OFF", "-DDGC_WITH_GLOO=OFF"]
+        options = [
+            "-DCMAKE_BUILD_TYPE=Release",
+            "-DDGC_WITH_PYTHON=ON",
+            f"-DDGC_PYTHON_EXECUTABLE={sys.executable}",
+            "-DDGC_BUILD_APPS=OFF",
+            "-DDGC_BUILD_TESTS=OFF",
+            "-DDGC_WITH_TORCH=OFF",
+            "-DDGC_WITH_MPI=OFF",
+            "-DDGC_WITH_GLOO=OFF",
+        ]
         try:
             import pybind11  # pip's has its headers inside; Debian's has them where CMake looks
 
@@ -35,9 +43,18 @@ class CMakeBuild(build_ext):
         if shutil.which("ninja"):
             options.append("-GNinja")
         subprocess.run(["cmake", "-S", PROJECT, "-B", folder, *options], check=True)
-        subprocess.run(["cmake", "--build", folder, "--target", "dgc_python", "-j", str(os.cpu_count() or 1)], check=True)
+        subprocess.run(
+            ["cmake", "--build", folder, "--target", "dgc_python", "-j", str(os.cpu_count() or 1)],
+            check=True,
+        )
         return next((folder / "python" / "dgc").glob("_core*.so"))
 
 
-version = re.search(r"project\(dgc VERSION ([\d.]+)", (PROJECT / "CMakeLists.txt").read_text()).group(1)
-setup(version=version, ext_modules=[Extension("dgc._core", sources=[])], cmdclass={"build_ext": CMakeBuild})
+version = re.search(
+    r"project\(dgc VERSION ([\d.]+)", (PROJECT / "CMakeLists.txt").read_text()
+).group(1)
+setup(
+    version=version,
+    ext_modules=[Extension("dgc._core", sources=[])],
+    cmdclass={"build_ext": CMakeBuild},
+)

@@ -1,12 +1,15 @@
 """Deep Gradient Compression for PyTorch's DistributedDataParallel.
 
-Two lines turn a DDP script into one that sends 0.1 % of each gradient::
+Two new lines make a DDP script send 0.1 % of each gradient, and the optimizer's momentum moves to
+the state::
 
-    state = dgc.DGCState(ddp, momentum=0.9, warmup=4 * steps_per_epoch)
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)  # no momentum here: the state has it
+    state = dgc.DGCState(ddp, optimizer=optimizer, momentum=0.9, warmup=4 * steps_per_epoch)
     ddp.register_comm_hook(state, dgc.hook)
 
-with ``torch.optim.SGD(ddp.parameters(), lr=0.1)``, which has no momentum of its own, or :class:`dgc.SGD` where there is weight
-decay. docs/pytorch.md has the rest.
+With weight decay use :class:`dgc.SGD` in place of ``torch.optim.SGD``. Adam is not supported.
+docs/pytorch.md has the rest.
 """
 
 from ._core import Error, Schedule, __version__, inspect_message
@@ -14,4 +17,13 @@ from ._hook import hook
 from .optim import SGD
 from .state import DGCState, StepStats
 
-__all__ = ["DGCState", "Error", "SGD", "Schedule", "StepStats", "__version__", "hook", "inspect_message"]
+__all__ = [
+    "DGCState",
+    "Error",
+    "SGD",
+    "Schedule",
+    "StepStats",
+    "__version__",
+    "hook",
+    "inspect_message",
+]

@@ -1,21 +1,25 @@
 """dgc.hook: a bucket's way from DDP to the sum over all ranks.
 
-Order: take the gradients out of the bucket; compress; all-gather, whose future DDP waits for at the end of backward; add everybody's
-message, in the order of the ranks. With clipping, or where a step may have to be skipped, buckets wait for the last and go together.
+Order: take the gradients out of the bucket; compress; all-gather, whose future DDP waits for at the
+end of backward; add everybody's message, in the order of the ranks. With clipping, or where a step
+may have to be skipped, buckets wait for the last and go together.
 """
 
 import atexit
 import math
 import time
 import weakref
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
-from . import _core, _slots
+from . import _check, _core, _slots
 from ._residuals import Part
 from .state import DGCState, StepStats
+
+# What a hook promises: a bucket's buffer, with the sum over all ranks in it.
+Sums = torch.futures.Future[torch.Tensor]
 
 
 class _Piece(NamedTuple):
@@ -28,10 +32,21 @@ class _Piece(NamedTuple):
     future: Any  # for buckets that wait
 
 
+class _Exchange(NamedTuple):
+    """An all-gather that is under way."""
+
+    pieces: Sequence[_Piece]
+    parts: List[Part]  # of these
+    received: List[torch.Tensor]  # a slot of each rank
+    number: int  # in its step
+    loss_scale: float
+
+
 class _Callback:
-    """What a thread of the process group calls. Such a thread must not need the interpreter when that has begun to end, which would
-    abort the process: the end of the script waits until it has let go of the last of these. Dead weak references, and no
-    counter, tell that: nothing of Python runs in the thread between the death of one and the release of the interpreter's lock."""
+    """What a thread of the process group calls. Such a thread must not need the interpreter when
+    that has begun to end, which would abort the process: the end of the script waits until it has
+    let go of the last of these. Dead weak references, and no counter, tell that: nothing of Python
+    runs in the thread between the death of one and the release of the interpreter's lock."""
 
     __slots__ = ("_call", "__weakref__")
     made: "List[weakref.ref[_Callback]]" = []
@@ -42,7 +57,8 @@ class _Callback:
 
     def __call__(self, future: Any) -> torch.Tensor:
         call, self._call = self._call, None  # what it holds goes here, not with the object
-        return call(future)
+        result: torch.Tensor = call(future)
+        return result
 
 
 @atexit.register
@@ -52,33 +68,65 @@ def _wait_for_callbacks() -> None:
         time.sleep(0.001)
 
 
-def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+# DDP compares the annotation of `bucket` with the class.
+def hook(state: DGCState, bucket: dist.GradBucket) -> Sums:  # type: ignore[name-defined]
     """Communication hook for ``DistributedDataParallel.register_comm_hook``.
 
     ::
 
-        state = dgc.DGCState(ddp, momentum=0.9)
+        state = dgc.DGCState(ddp, optimizer=optimizer, momentum=0.9)
         ddp.register_comm_hook(state, dgc.hook)
 
-    After backward each gradient is the sum over all workers of what they sent, which has 1/N and momentum in it: an optimizer without
-    momentum applies it. Errors of any rank are raised on all of them; the parameters are then as they were, what had been selected is
-    back in the residual, and the state refuses further steps until :meth:`DGCState.load_state_dict`.
+    After backward each gradient is the sum over all workers of what they sent, which has 1/N and
+    momentum in it: an optimizer without momentum applies it. Errors of any rank are raised on all
+    of them; the parameters are then as they were, what had been selected is back in the residual,
+    and the state refuses further steps until :meth:`DGCState.load_state_dict`.
     """
-    # A step that failed goes on to its last bucket: ranks that do not know yet wait for the slots of those that do.
-    if state._failure is not None and (bucket.index() == 0 or getattr(state._failure, "code", "") == "peer_lost"):
-        _core.fail("wrong_order", "hook", f"step {state.step}", f"failed before: {state._failure}",
-                   "make a new process group, and load the last checkpoint with load_state_dict")
+    if not isinstance(state, DGCState):
+        _check.refuse(
+            "hook",
+            "state",
+            state,
+            "a dgc.DGCState",
+            "ddp.register_comm_hook(dgc.DGCState(ddp, optimizer=optimizer), dgc.hook)",
+        )
+    # A step that failed goes on to its last bucket: ranks that do not know yet wait for the slots
+    # of those that do.
+    if state._failure is not None and (
+        bucket.index() == 0 or getattr(state._failure, "code", "") == "peer_lost"
+    ):
+        _core.fail(
+            "wrong_order",
+            "hook",
+            f"step {state.step}",
+            f"failed before: {state._failure}",
+            "make a new process group, and load the last checkpoint with load_state_dict",
+        )
     if bucket.index() == 0 and (state._exchanges > 0 or state._waiting):
-        _core.fail("wrong_order", "hook", f"step {state.step}", "backward ended in the middle of this step, and begins anew",
-                   "load the last checkpoint with load_state_dict")
+        _core.fail(
+            "wrong_order",
+            "hook",
+            f"step {state.step}",
+            "backward ended in the middle of this step, and begins anew",
+            "load the last checkpoint with load_state_dict",
+        )
     if state._scaled and state.scaler is None:
-        _core.fail("wrong_order", "hook", "scaler", "this state had one before it was pickled", "call attach(model, scaler=scaler)")
+        _core.fail(
+            "wrong_order",
+            "hook",
+            "scaler",
+            "this state had one before it was pickled",
+            "call attach(model, scaler=scaler)",
+        )
+    if bucket.index() == 0:
+        state._check_optimizer()
     piece = _take(state, bucket)
     if not state.deferred:
         return _exchange(state, [piece], bucket.is_last(), 1.0, None)
     state._waiting.append(piece)
     if not bucket.is_last():
-        return piece.future.then(_value_or_error)
+        answer: Sums = piece.future.then(_value_or_error)
+        return answer
     pieces, state._waiting = state._waiting, []
     loss_scale = float(state.scaler.get_scale()) if state.scaler is not None else 1.0
     _agree(state)
@@ -90,29 +138,47 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> torch.futures.Future[torch
 
 def _value_or_error(future: Any) -> torch.Tensor:
     """Future.set_exception is for waiters in Python: DDP would take the exception for the result."""
-    result = future.value()
+    result: Union[torch.Tensor, Exception] = future.value()
     if isinstance(result, Exception):
         raise result
     return result
 
 
-def _take(state: DGCState, bucket: dist.GradBucket) -> _Piece:
+def _new_future(device: torch.device) -> Sums:
+    return torch.futures.Future(devices=[device] if device.type == "cuda" else None)
+
+
+def _take(state: DGCState, bucket: Any) -> _Piece:
     buffer = bucket.buffer()
     if buffer.layout != torch.strided:
-        _core.fail("invalid_argument", "hook", "bucket", f"has a gradient of layout {buffer.layout}", "make embeddings with sparse=False")
+        _core.fail(
+            "invalid_argument",
+            "hook",
+            "bucket",
+            f"has a gradient of layout {buffer.layout}",
+            "make embeddings with sparse=False",
+        )
     work = buffer if buffer.dtype == torch.float32 else buffer.float()
     parts, parameters = [], []
     for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
         tensor = state._ids.get(parameter)
         if tensor is None:
-            _core.fail("invalid_argument", "hook", f"a parameter of shape {list(parameter.shape)}", "is not in the state",
-                       "make DGCState of the model that DDP wraps, after requires_grad is set; after unpickling call attach(model)")
+            _core.fail(
+                "invalid_argument",
+                "hook",
+                f"a parameter of shape {list(parameter.shape)}",
+                "is not in the state",
+                "make DGCState of the model that DDP wraps, after requires_grad is set; "
+                "after unpickling call attach(model)",
+            )
         begin = gradient.storage_offset() - buffer.storage_offset()
-        parts.append(Part(tensor, work[begin : begin + gradient.numel()], parameter.grad is not None))
+        parts.append(
+            Part(tensor, work[begin : begin + gradient.numel()], parameter.grad is not None)
+        )
         parameters.append((tensor, parameter))
     future = None
     if state.deferred and not bucket.is_last():
-        future = torch.futures.Future(devices=[buffer.device]) if buffer.is_cuda else torch.futures.Future()
+        future = _new_future(buffer.device)
     return _Piece(buffer, work, parts, parameters, future)
 
 
@@ -121,19 +187,33 @@ def _sorted_parts(pieces: Sequence[_Piece]) -> List[Part]:
 
 
 def _agree(state: DGCState) -> None:
-    """Before the first step, and after loading: do all ranks mean the same? (Sizes of messages follow from it.)"""
+    """Before the first step, and after loading: do all ranks mean the same? (Sizes of messages
+    follow from it.)"""
     if state._agreed:
         return
-    if (dist.get_rank(state.process_group), dist.get_world_size(state.process_group)) != (state._rank, state._workers):
-        _core.fail("state_mismatch", "hook", "process group", f"this state is of rank {state._rank} of {state._workers}",
-                   "make a new state, and load_state_dict the list of what all ranks saved")
+    if (dist.get_rank(state.process_group), dist.get_world_size(state.process_group)) != (
+        state._rank,
+        state._workers,
+    ):
+        _core.fail(
+            "state_mismatch",
+            "hook",
+            "process group",
+            f"this state is of rank {state._rank} of {state._workers}",
+            "make a new state, and load_state_dict the list of what all ranks saved",
+        )
     texts: List[Any] = [None] * state._workers
-    dist.all_gather_object(texts, f"{state._description()}\nstep {state.step}", group=state.process_group)
-    for rank, text in enumerate(texts):
-        for ours, theirs in zip(texts[0].splitlines() + ["nothing more"], text.splitlines() + ["nothing more"]):
-            if ours != theirs:
-                _core.fail("configuration_mismatch", "hook", f"rank {rank}", f"has \"{theirs}\" where rank 0 has \"{ours}\"",
-                           "start all ranks with the same model, options and checkpoint")
+    text = f"{state._description()}\nstep {state.step}"
+    dist.all_gather_object(texts, text, group=state.process_group)  # type: ignore[no-untyped-call]
+    difference = _core.first_difference(texts)
+    if difference is not None:
+        _core.fail(
+            "configuration_mismatch",
+            "hook",
+            f"rank {difference[0]}",
+            difference[1],
+            "start all ranks with the same model, options and checkpoint",
+        )
     state._agreed = True
 
 
@@ -143,19 +223,22 @@ def _wire_device(state: DGCState, device: torch.device) -> torch.device:
 
 def _is_nonfinite_anywhere(state: DGCState, norm: float, device: torch.device) -> bool:
     flag = torch.tensor([0 if math.isfinite(norm) else 1], device=_wire_device(state, device))
-    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=state.process_group)
+    most, group = dist.ReduceOp.MAX, state.process_group
+    dist.all_reduce(flag, op=most, group=group)  # type: ignore[no-untyped-call]
     return bool(flag.item())
 
 
-def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[torch.Tensor]:
+def _skip(state: DGCState, pieces: Sequence[_Piece]) -> Sums:
     """Gradients become Inf where a scaler is to notice, else zero."""
     state.skipped = True
-    state.stats = StepStats(state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0)
+    state.stats = StepStats(
+        state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0
+    )
     for piece in pieces:
         piece.buffer.fill_(math.inf if state.scaler is not None else 0.0)
         if piece.future is not None:
             piece.future.set_result(piece.buffer)
-    done = torch.futures.Future(devices=[pieces[-1].buffer.device]) if pieces[-1].buffer.is_cuda else torch.futures.Future()
+    done = _new_future(pieces[-1].buffer.device)
     done.set_result(pieces[-1].buffer)
     return done
 
@@ -163,21 +246,29 @@ def _skip(state: DGCState, pieces: Sequence[_Piece]) -> torch.futures.Future[tor
 def _parameters_hash(state: DGCState, pieces: Sequence[_Piece]) -> int:
     """0 when it is not time to compare."""
     every = state.check_parameters_every
-    if every <= 0 or state.step == 0 or state.step % every != 0:
+    # The first step says whether all began alike; short runs have no other comparison.
+    if every == 0 or state.step == 0 or (state.step != 1 and state.step % every != 0):
         return 0
     value = 0
-    for _, parameter in sorted((p for piece in pieces for p in piece.parameters), key=lambda p: p[0]):
+    for _, parameter in sorted(
+        (p for piece in pieces for p in piece.parameters), key=lambda p: p[0]
+    ):
         here = parameter.detach().cpu()
         here = here if here.is_contiguous() else here.contiguous()
         value = _core.hash64(here.data_ptr(), here.numel() * here.element_size(), value)
     return value
 
 
-def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale: float, norm: Optional[float]) -> torch.futures.Future[torch.Tensor]:
+def _exchange(
+    state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale: float, norm: Optional[float]
+) -> Sums:
     _agree(state)
     parts = _sorted_parts(pieces)
     present = [part.present for part in parts]
-    slot = torch.zeros(_slots.size_of(len(parts), state._residuals.bound([part.tensor for part in parts])), dtype=torch.uint8)
+    slot = torch.zeros(
+        _slots.size_of(len(parts), state._residuals.bound([part.tensor for part in parts])),
+        dtype=torch.uint8,
+    )
     with state._lock:
         state.skipped = False
         number = state._exchanges
@@ -187,55 +278,85 @@ def _exchange(state: DGCState, pieces: Sequence[_Piece], last: bool, loss_scale:
         try:
             if state._failure is not None:
                 raise state._failure
-            size = state._residuals.compress(parts, *_slots.room_of(slot, len(parts)), 1.0 / loss_scale, norm)
-            _slots.write_header(slot, state._rank, state.step, number, present, _parameters_hash(state, pieces))
+            size = state._residuals.compress(
+                parts, *_slots.room_of(slot, len(parts)), 1.0 / loss_scale, norm
+            )
+            _slots.write_header(
+                slot, state._rank, state.step, number, present, _parameters_hash(state, pieces)
+            )
             state._bytes[0] += size
             state._bytes[1] += slot.numel()
         except Exception as error:  # the others wait for this slot: tell them, and raise with them
             _slots.write_error(slot, len(parts), error)
             _slots.write_header(slot, state._rank, state.step, number, present, failed=True)
     sent = slot.to(_wire_device(state, pieces[-1].buffer.device))
-    received = list(torch.empty(state._workers * sent.numel(), dtype=torch.uint8, device=sent.device).split(sent.numel()))
-    # The group's thread drops its tensors after the callback: while Python holds them, too, it need not come back to Python for that.
+    everything = torch.empty(state._workers, sent.numel(), dtype=torch.uint8, device=sent.device)
+    received = list(everything.unbind())
+    # The group's thread drops its tensors after the callback: while Python holds them, too, it need
+    # not come back to Python for that.
     state._on_wire[number] = (sent, received)
-    work = dist.all_gather(received, sent, group=state.process_group, async_op=True)
-    return work.get_future().then(_Callback(lambda future: _finish(state, pieces, parts, received, number, loss_scale, future)))
+    group = state.process_group
+    gather: Any = dist.all_gather
+    work = gather(received, sent, group=group, async_op=True)
+    exchange = _Exchange(pieces, parts, received, number, loss_scale)
+    answer: Sums = work.get_future().then(
+        _Callback(lambda future: _finish(state, exchange, future))
+    )
+    return answer
 
 
-def _finish(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], received: Sequence[torch.Tensor], number: int, loss_scale: float,
-            future: Any) -> torch.Tensor:
+def _finish(state: DGCState, exchange: _Exchange, future: Any) -> torch.Tensor:
     try:
         try:
             future.wait()
         except Exception as error:
-            _core.fail("peer_lost", "all-gather", f"step {state.step}", str(error), "look at what ended another rank")
-        _add(state, pieces, parts, [slot.cpu() for slot in received], number, loss_scale)
+            _core.fail(
+                "peer_lost",
+                "all-gather",
+                f"step {state.step}",
+                str(error),
+                "look at what ended another rank",
+            )
+        _add(state, exchange)
     except Exception as error:
         _fail(state, error)
-        for piece in pieces[:-1]:
+        for piece in exchange.pieces[:-1]:
             piece.future.set_result(error)
         raise
-    for piece in pieces[:-1]:
+    for piece in exchange.pieces[:-1]:
         piece.future.set_result(piece.buffer)
-    return pieces[-1].buffer
+    return exchange.pieces[-1].buffer
 
 
-def _add(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], received: Sequence[torch.Tensor], number: int, loss_scale: float) -> None:
+def _add(state: DGCState, exchange: _Exchange) -> None:
+    pieces, parts, number = exchange.pieces, exchange.parts, exchange.number
+    received = [slot.cpu() for slot in exchange.received]
     slots = [_slots.read(slot, rank, len(parts)) for rank, slot in enumerate(received)]
     for rank, slot in enumerate(slots):
         if slot.failed:
             _slots.raise_error(received[rank], rank, len(parts))
     for rank, slot in enumerate(slots):
         if (slot.step, slot.exchange) != (state.step, number):
-            _core.fail("configuration_mismatch", "exchange", f"rank {rank}",
-                       f"is at step {slot.step}, exchange {slot.exchange}, this rank at step {state.step}, exchange {number}",
-                       "all ranks have to make the same calls")
+            _core.fail(
+                "configuration_mismatch",
+                "exchange",
+                f"rank {rank}",
+                f"is at step {slot.step}, exchange {slot.exchange}, "
+                f"this rank at step {state.step}, exchange {number}",
+                "all ranks have to make the same calls",
+            )
         if slot.parameters != slots[0].parameters:
-            _core.fail("diverged", "compare parameters", f"rank {rank}", f"has other parameters than rank 0 at step {state.step}",
-                       "go back to the last checkpoint; check_parameters_every=0 turns this off")
+            _core.fail(
+                "diverged",
+                "compare parameters",
+                f"rank {rank}",
+                f"has other parameters than rank 0 at step {state.step}",
+                "go back to the last checkpoint; check_parameters_every=0 turns this off",
+            )
     for piece in pieces:
         piece.work.zero_()
-    state._residuals.add_messages([(slot.address, slot.size) for slot in slots], parts, loss_scale)
+    messages = [(slot.address, slot.size) for slot in slots]
+    state._residuals.add_messages(messages, parts, exchange.loss_scale)
     frozen = [part for i, part in enumerate(parts) if not any(slot.present[i] for slot in slots)]
     for part in frozen:
         part.values.zero_()
@@ -252,9 +373,17 @@ def _add(state: DGCState, pieces: Sequence[_Piece], parts: Sequence[Part], recei
 def _commit(state: DGCState) -> None:
     elements = sum(spec.elements for spec in state._specs)
     message, padded = state._bytes
-    state.stats = StepStats(state.step, False, state.schedule.ratio_at(state.step), sum(state._residuals.sent()), message, padded,
-                            4.0 * elements / padded, 8.0 * elements / (state._workers * padded) if state._workers > 1 else 0.0,
-                            state._residuals.clip_factor)
+    state.stats = StepStats(
+        state.step,
+        False,
+        state.schedule.ratio_at(state.step),
+        sum(state._residuals.sent()),
+        message,
+        padded,
+        4.0 * elements / padded,
+        8.0 * elements / (state._workers * padded) if state._workers > 1 else 0.0,
+        state._residuals.clip_factor,
+    )
     state._residuals.commit(state._frozen)
     state._exchanges, state._last_sent, state._frozen, state._bytes = 0, False, [], [0, 0]
 

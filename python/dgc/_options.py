@@ -1,79 +1,179 @@
-"""What users give, checked and brought into one form."""
+"""The options of DGCState. This table is the one place that knows them.
 
-import warnings
-from typing import Iterable, List, Optional, Sequence, Tuple, Union
+It makes the checks of the constructor, its documentation, what ranks compare, what is saved, and
+repr(). The constructor's signature takes its defaults from here. C++ checks the ranges of what the
+compressor is made with.
+"""
 
-import torch
+import ctypes
+import dataclasses
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
-from . import _core
-from ._residuals import Spec
-from .optim import SGD
+from . import _check, _core
+from ._check import Kind
 
-NamedParameters = Iterable[Tuple[str, torch.nn.Parameter]]
 # Steps of the paper's warm-up, or ratios with the steps of each.
 Warmup = Union[int, Tuple[Sequence[float], int]]
 
-_PAPER = (0.25, 0.0625, 0.015625, 0.004)
+RANKS = "ranks"  # has to be the same on all ranks; options without it change nothing in the result,
+# or are compared as what follows from them: the schedule, and which tensors are dense
+CORE = "core"  # the compressor is made with it
 
 
-def schedule_of(ratio: float, warmup: Optional[Warmup], schedule: Union[_core.Schedule, str, None]) -> _core.Schedule:
-    if schedule is not None:
-        if warmup is not None or ratio != 0.001:
-            _core.fail("invalid_argument", "DGCState", "schedule", "says everything about the ratio", "give no ratio and no warmup beside it")
-        return _core.Schedule.parse(schedule) if isinstance(schedule, str) else schedule
-    if warmup is None or warmup == 0:
-        return _core.Schedule(ratio)
-    if not isinstance(warmup, int):
-        ratios, steps_each = warmup
-        return _core.Schedule.stages(list(ratios), steps_each, ratio)
-    if ratio == 0.001:
-        return _core.Schedule.paper(warmup)
-    ratios = [stage for stage in _PAPER if stage > ratio]
-    if not ratios:
-        return _core.Schedule(ratio)
-    return _core.Schedule.stages(ratios, max(1, warmup // len(ratios)), ratio)
+def _option(default: Any, kind: Kind, example: str, doc: str, *uses: str) -> Any:
+    return dataclasses.field(
+        default=default, metadata={"kind": kind, "example": example, "doc": doc, "uses": uses}
+    )
 
 
-def named_parameters_of(given: Union[torch.nn.Module, NamedParameters]) -> List[Tuple[str, torch.nn.Parameter]]:
-    """Parameters that are trained, each once, by the names that they have without DDP."""
-    is_ddp = isinstance(given, torch.nn.parallel.DistributedDataParallel)
-    module = given.module if is_ddp else given
-    named = module.named_parameters() if isinstance(module, torch.nn.Module) else module
-    found, seen = [], set()
-    for name, parameter in named:
-        if not isinstance(parameter, torch.Tensor):
-            _core.fail("invalid_argument", "DGCState", f"'{name}'", f"is a {type(parameter).__name__} and not a parameter",
-                       "give a module, or module.named_parameters()")
-        if not parameter.requires_grad or parameter in seen:
-            continue
-        seen.add(parameter)
-        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            _core.fail("invalid_argument", "DGCState", f"parameter '{name}'", f"is {parameter.dtype}", "use float32, float16 or bfloat16")
-        found.append((name, parameter))
-    if not found:
-        _core.fail("invalid_argument", "DGCState", "parameters", "none requires a gradient")
-    return found
+def _momentum(value: Any) -> float:
+    momentum = float(_check.within(0.0, 1.0).read(value))
+    # C++ has it as a float: what is 0 there is no momentum here.
+    return momentum if ctypes.c_float(momentum).value != 0.0 else 0.0
 
 
-def specs_of(named: Sequence[Tuple[str, torch.nn.Parameter]], dense: Sequence[str]) -> List[Spec]:
-    unknown = set(dense) - {name for name, _ in named}
-    if unknown:
-        _core.fail("invalid_argument", "DGCState", f"'{sorted(unknown)[0]}'", "is in `dense`, but no parameter that is trained has this name")
-    return [Spec(name, list(p.shape), p.dim() < 2 or name in dense, p.numel()) for name, p in named]
+def _warmup(value: Any) -> Warmup:
+    if not isinstance(value, (tuple, list)):
+        return int(_check.whole(0).read(value))
+    ratios, steps = value
+    if isinstance(ratios, str) or len(ratios) == 0:
+        raise ValueError
+    return [_check.SHARE.read(ratio) for ratio in ratios], _check.whole(1).read(steps)
 
 
-def check_optimizer(optimizer: torch.optim.Optimizer, momentum: float, nesterov: bool) -> None:
-    """The momentum is in v already: an optimizer that has its own would apply it twice."""
-    if isinstance(optimizer, SGD):
-        for group in optimizer.param_groups:
-            if (group["momentum"], group["nesterov"]) != (momentum, nesterov):
-                _core.fail("invalid_argument", "DGCState", "optimizer",
-                           f"dgc.SGD has momentum {group['momentum']}, nesterov {group['nesterov']}, this state {momentum} and {nesterov}",
-                           "give both the same")
-        return
-    for group in optimizer.param_groups:
-        if group.get("momentum", 0.0) != 0.0 or "betas" in group:
-            _core.fail("invalid_argument", "DGCState", "optimizer", f"{type(optimizer).__name__} has momentum of its own, which would be applied twice",
-                       "use torch.optim.SGD(lr=..., momentum=0) or dgc.SGD; DGCState(momentum=...) is the momentum")
-        if group.get("weight_decay", 0.0) != 0.0 and momentum != 0.0:
-            warnings.warn("weight decay of a plain optimizer gets no momentum under dgc.hook; dgc.SGD gives it what torch.optim.SGD would", stacklevel=3)
+def _schedule(value: Any) -> Union[_core.Schedule, str]:
+    return value if isinstance(value, _core.Schedule) else str(_check.TEXT.read(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Checked, each in one form."""
+
+    # fmt: off
+    momentum: float = _option(
+        0.9, Kind(_check.within(0.0, 1.0).wanted, _momentum), "0.9",
+        "of SGD; 0 turns momentum correction off. The optimizer has none.", RANKS, CORE)
+    nesterov: bool = _option(False, _check.FLAG, "True", "Nesterov momentum.", RANKS, CORE)
+    clip_norm: float = _option(
+        0.0, _check.optional(_check.within(0.0), 0.0), "0.25",
+        "largest L2 norm of the gradient averaged over all workers; each worker clips its own "
+        "gradient by N^-1/2 of it. All buckets are then exchanged after the last one. 0 or None: "
+        "no clipping.", RANKS, CORE)
+    ratio: float = _option(
+        0.001, _check.SHARE, "0.001",
+        "share of the entries that is sent at each step, after the warm-up.")
+    warmup: Optional[Warmup] = _option(
+        None,
+        Kind("a whole number of steps, or a pair of ratios, one at least, and the steps of each",
+             _check.optional(Kind("", _warmup)).read),
+        "warmup=2000 or warmup=([0.25, 0.05], 500)",
+        "steps of the paper's warm-up (25, 6.25, 1.5625 and 0.4 % in equal parts), or a pair of "
+        "ratios and the steps of each: ``([0.25, 0.05], 500)``.")
+    values: str = _option(
+        "fp16", _check.TEXT, "'fp16'",
+        "of sparse tensors: fp32, fp16, bf16, int8 or sign. What rounding loses is kept for later "
+        "steps.", RANKS, CORE)
+    schedule: Union[_core.Schedule, str, None] = _option(
+        None, _check.optional(Kind("a dgc.Schedule or its text", _schedule)),
+        "schedule='0.25,0.0625,0.001:500' or schedule=dgc.Schedule.paper(2000)",
+        "in place of ratio and warmup: a :class:`dgc.Schedule`, or its text, such as "
+        "``\"0.25,0.0625,0.001:500\"``.")
+    dense_values: str = _option(
+        "fp32", _check.TEXT, "'fp16'",
+        "of tensors that are sent whole: those of fewer than two dimensions.", RANKS, CORE)
+    dense: Sequence[str] = _option(
+        (), _check.NAMES, "dense=['embedding.weight']",
+        "names of further parameters that are to be sent whole.")
+    indices: str = _option(
+        "auto", _check.TEXT, "'rice'", "coding of positions: auto, rice, runs or bitmap.",
+        RANKS, CORE)
+    selection: str = _option(
+        "reuse", _check.TEXT, "'exact'",
+        "how the largest entries are found: reuse, sampled or exact. All find the same.", CORE)
+    masking: bool = _option(True, _check.FLAG, "False", "momentum factor masking.", RANKS, CORE)
+    nonfinite: Optional[str] = _option(
+        None, _check.optional(_check.one_of(("error", "skip"))), "'skip'",
+        "\"error\": Inf or NaN in a gradient raises :class:`dgc.Error` on all ranks. \"skip\": the "
+        "step is dropped on all ranks, and all buckets are exchanged after the last one. Default: "
+        "\"skip\" with a scaler, else \"error\".")
+    check_parameters_every: int = _option(
+        100, _check.whole(0), "100",
+        "steps between comparisons of a hash of the parameters across ranks; there is one after "
+        "the first step, too. 0 turns them off.", RANKS)
+    threads: int = _option(1, _check.whole(1), "2", "that compress a bucket.", CORE)
+    path: str = _option(
+        "auto", _check.one_of(("auto", "core", "torch")), "'auto'",
+        "\"core\": libdgc, for parameters on the CPU; \"torch\": torch operations, for any device; "
+        "\"auto\": the one that suits the parameters.")
+    # fmt: on
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> "Options":
+        """Checks what was given; what is missing has its default."""
+        checked = {}
+        for option in dataclasses.fields(cls):
+            data, name = option.metadata, option.name
+            example = data["example"] if "=" in data["example"] else f"{name}={data['example']}"
+            checked[name] = _check.check(
+                "DGCState", name, given.get(name, option.default), data["kind"], example
+            )
+        return cls(**checked)
+
+    @classmethod
+    def documentation(cls) -> str:
+        return "".join(
+            f"    :param {f.name}: {f.metadata['doc']}\n" for f in dataclasses.fields(cls)
+        )
+
+    def _used(self, use: str) -> Iterator[Tuple[str, Any]]:
+        for option in dataclasses.fields(self):
+            if use in option.metadata["uses"]:
+                yield option.name, getattr(self, option.name)
+
+    def of_compressor(self) -> Dict[str, Any]:
+        return dict(self._used(CORE))
+
+    def lines(self) -> List[str]:
+        """What ranks compare."""
+        return [f"{name} {value}" for name, value in self._used(RANKS)]
+
+    def changed(self) -> Dict[str, Any]:
+        """Those that are not at their defaults."""
+        pairs = ((f, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {f.name: value for f, value in pairs if value != f.metadata["kind"].read(f.default)}
+
+    def plain(self) -> Dict[str, Any]:
+        """In types that every pickle and torch.load(weights_only=True) knows, for Options.read."""
+        saved = dataclasses.asdict(dataclasses.replace(self, schedule=None))
+        saved["schedule"] = self.schedule
+        if isinstance(self.schedule, _core.Schedule):
+            last = self.schedule.warmup_steps
+            ratios = [self.schedule.ratio_at(step) for step in range(last)]
+            saved["warmup"] = (ratios, 1) if ratios else None
+            saved["ratio"], saved["schedule"] = self.schedule.ratio_at(last), None
+        return saved
+
+    def make_schedule(self) -> _core.Schedule:
+        """Of schedule, or of ratio and warmup."""
+        ratio, warmup = self.ratio, self.warmup
+        if self.schedule is not None:
+            if warmup is not None or ratio != Options.ratio:
+                _core.fail(
+                    "invalid_argument",
+                    "DGCState",
+                    "schedule",
+                    "says everything about the ratio",
+                    "give no ratio and no warmup beside it",
+                )
+            given = self.schedule
+            return _core.Schedule.parse(given) if isinstance(given, str) else given
+        if warmup is None or warmup == 0:
+            return _core.Schedule(ratio)
+        if not isinstance(warmup, int):
+            return _core.Schedule.stages(list(warmup[0]), warmup[1], ratio)
+        if ratio == Options.ratio:
+            return _core.Schedule.paper(warmup)
+        ratios = _core.Schedule.paper_stages(ratio)
+        if not ratios:
+            return _core.Schedule(ratio)
+        return _core.Schedule.stages(ratios, max(1, warmup // len(ratios)), ratio)

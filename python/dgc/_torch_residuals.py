@@ -1,16 +1,16 @@
 """The same steps as libdgc's in torch operations, for tensors on any device.
 
-Correcting, accumulating and selecting happen on the device; only the entries that are sent go through the
-host, where libdgc encodes and decodes them, so that the bytes are the same.
+Correcting, accumulating and selecting happen on the device; only the entries that are sent go
+through the host, where libdgc encodes and decodes them, so that the bytes are the same.
 """
 
 import math
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from . import _core
-from ._residuals import Options, Part, Spec
+from ._residuals import Part, Residuals, Setting
 
 
 class _Undo(NamedTuple):
@@ -19,18 +19,26 @@ class _Undo(NamedTuple):
     residual: torch.Tensor
 
 
-class TorchResiduals:
+# Smallest normal number of 32 bits.
+_LEAST_VELOCITY = torch.finfo(torch.float32).tiny
+
+
+class TorchResiduals(Residuals):
     """u and v as tensors beside their parameters."""
 
-    def __init__(self, specs: Sequence[Spec], rank: int, workers: int, options: Options, devices: Sequence[torch.device]) -> None:
-        # Made for its checks of the options; there are no tensors in it.
-        _core.Session(tensors=[], rank=rank, workers=workers, **options._asdict())
-        self._specs, self._rank, self._workers, self._options = specs, rank, workers, options
-        self._v = [torch.zeros(s.elements, device=d) for s, d in zip(specs, devices)]
-        self._u = [torch.zeros_like(v) for v in self._v] if options.momentum != 0.0 else None
+    def __init__(self, setting: Setting, devices: Sequence[torch.device]) -> None:
+        super().__init__(setting)
+        setting.session([])  # for its checks of the options; there are no tensors in it
+        self._options, self._rank, self._workers = setting.options, setting.rank, setting.workers
+        self._v = [torch.zeros(s.elements, device=d) for s, d in zip(setting.specs, devices)]
+        self._u = (
+            [torch.zeros_like(v) for v in self._v] if setting.options.momentum != 0.0 else None
+        )
         self._undo: Dict[int, _Undo] = {}
-        self._kept: Dict[int, _Undo] = {}  # u and v of tensors without gradient here, before the step
-        self._sent = [0] * len(specs)
+        self._kept: Dict[int, _Undo] = (
+            {}
+        )  # u and v of tensors without gradient here, before the step
+        self._sent = [0] * len(setting.specs)
         self.step = 0
         self.clip_factor = 1.0
 
@@ -38,14 +46,22 @@ class TorchResiduals:
         return list(self._sent)
 
     def _entries(self, tensor: int) -> int:
-        spec = self._specs[tensor]
-        return spec.elements if spec.dense else _core.entries_at(self._options.schedule.ratio_at(self.step), spec.elements)
+        spec = self.specs[tensor]
+        return (
+            spec.elements
+            if spec.dense
+            else _core.entries_at(self._setting.schedule.ratio_at(self.step), spec.elements)
+        )
 
     def bound(self, tensors: Sequence[int]) -> int:
         total = _core.MESSAGE_OVERHEAD
         for t in tensors:
-            elements, k = self._specs[t].elements, self._entries(t)
-            values, indices = (self._options.dense_values, "auto") if k == elements else (self._options.values, self._options.indices)
+            elements, k = self.specs[t].elements, self._entries(t)
+            values, indices = (
+                (self._options.dense_values, "auto")
+                if k == elements
+                else (self._options.values, self._options.indices)
+            )
             total += _core.frame_bound(elements, k, values, indices)
         return total
 
@@ -72,9 +88,14 @@ class TorchResiduals:
             if torch.isfinite(part.values).all():
                 continue
             index = int(torch.isfinite(part.values).logical_not().nonzero()[0])
-            _core.fail("nonfinite_gradient", "compress", f"'{self._specs[part.tensor].name}'",
-                       f"{float(part.values[index])} at index {index}, step {self.step}, rank {self._rank}",
-                       "nothing was accumulated; look at the loss and the learning rate")
+            _core.fail(
+                "nonfinite_gradient",
+                "compress",
+                f"'{self.specs[part.tensor].name}'",
+                f"{float(part.values[index])} at index {index}, "
+                f"step {self.step}, rank {self._rank}",
+                "nothing was accumulated; look at the loss and the learning rate",
+            )
 
     def _accumulate(self, part: Part, scale: float) -> None:
         g, v, m = part.values * scale, self._v[part.tensor], self._options.momentum
@@ -88,6 +109,8 @@ class TorchResiduals:
         else:
             u.mul_(m).add_(g)
             v.add_(u)
+        # As libdgc: a velocity that has decayed below the normal range is dropped, after v had it.
+        u.masked_fill_(~(u.abs() >= _LEAST_VELOCITY), 0.0)
 
     def _select(self, tensor: int) -> Optional[torch.Tensor]:
         """Positions of the k largest, ties to the lower one; None for all."""
@@ -98,64 +121,105 @@ class TorchResiduals:
         threshold = torch.topk(magnitudes, k, sorted=True).values[-1]
         above = (magnitudes > threshold).nonzero().flatten()
         equal = (magnitudes == threshold).nonzero().flatten()[: k - above.numel()]
-        chosen = torch.cat([above, equal]).sort().values
-        return chosen[v[chosen] != 0]
+        chosen: torch.Tensor = torch.cat([above, equal]).sort().values
+        nonzero: torch.Tensor = chosen[v[chosen].to(torch.bool)]  # zeros are not sent
+        return nonzero
 
-    def compress(self, parts: Sequence[Part], out: int, room: int, scale: float, norm: Optional[float]) -> int:
+    def compress(
+        self, parts: Sequence[Part], out: int, room: int, scale: float, norm: Optional[float]
+    ) -> int:
         for part in parts:
             if part.tensor in self._undo:
-                _core.fail("wrong_order", "compress", f"'{self._specs[part.tensor].name}'", "was already compressed in this step")
+                _core.fail(
+                    "wrong_order",
+                    "compress",
+                    f"'{self.specs[part.tensor].name}'",
+                    "was already compressed in this step",
+                )
         self._check_finite(parts)
         factor = self._scale(parts, scale, norm)
         frames, chosen = [], []
         for part in parts:
             t = part.tensor
             if not part.present:
-                self._kept[t] = _Undo(None, self._u[t].clone() if self._u is not None else None, self._v[t].clone())
+                self._kept[t] = _Undo(
+                    None, self._u[t].clone() if self._u is not None else None, self._v[t].clone()
+                )
             self._accumulate(part, factor)
             indices = self._select(t)
             values = (self._v[t] if indices is None else self._v[t][indices]).cpu()
             if not torch.isfinite(values).all():
-                _core.fail("nonfinite_residual", "compress", f"'{self._specs[t].name}'", f"the residual overflowed, step {self.step}, rank {self._rank}",
-                           "go back to a checkpoint")
+                _core.fail(
+                    "nonfinite_residual",
+                    "compress",
+                    f"'{self.specs[t].name}'",
+                    f"the residual overflowed, step {self.step}, rank {self._rank}",
+                    "go back to a checkpoint",
+                )
             positions = None if indices is None else indices.cpu()
             decoded = torch.zeros_like(values)
-            kind, coding = (self._options.dense_values, "auto") if indices is None else (self._options.values, self._options.indices)
+            kind, coding = (
+                (self._options.dense_values, "auto")
+                if indices is None
+                else (self._options.values, self._options.indices)
+            )
             # Kept alive by `chosen` until they are encoded.
             chosen.append((t, indices, positions, values, decoded))
             if values.numel() > 0:
-                frames.append((t, self._specs[t].elements, 0 if positions is None else positions.data_ptr(), values.data_ptr(), decoded.data_ptr(),
-                               values.numel(), kind, coding))
-        size = _core.encode(frames, self.step, self._options.schema, self._rank, out, room)
+                frames.append(
+                    (
+                        t,
+                        self.specs[t].elements,
+                        0 if positions is None else positions.data_ptr(),
+                        values.data_ptr(),
+                        decoded.data_ptr(),
+                        values.numel(),
+                        kind,
+                        coding,
+                    )
+                )
+        size = _core.encode(frames, self.step, self._setting.schema, self._rank, out, room)
         for t, indices, _, _, decoded in chosen:
             self._mask(t, indices, decoded)
         return size
 
     def _mask(self, tensor: int, indices: Optional[torch.Tensor], decoded: torch.Tensor) -> None:
-        """Takes what was sent out of v, and its momentum out of u. What rounds to zero was not sent."""
-        v, u = self._v[tensor], self._u[tensor] if self._u is not None else None
-        self._sent[tensor] = int((decoded != 0).sum())
+        """Takes what was sent out of v, and its momentum out of u. What rounds to zero was not
+        sent."""
+        v = self._v[tensor]
+        u = self._u[tensor] if self._u is not None and self._options.masking else None
+        self._sent[tensor] = int(torch.count_nonzero(decoded))
         decoded = decoded.to(v.device)
         if indices is None:
             self._undo[tensor] = _Undo(None, None, v.clone())
             v.sub_(decoded)
             return
         indices, decoded = indices[decoded != 0], decoded[decoded != 0]
-        masked = u is not None and self._options.masking
-        self._undo[tensor] = _Undo(indices, u[indices] if masked else None, v[indices])
+        self._undo[tensor] = _Undo(indices, u[indices] if u is not None else None, v[indices])
         v[indices] -= decoded
-        if masked:
+        if u is not None:
             u[indices] = 0.0
 
-    def add_messages(self, messages: "Sequence[tuple[int, int]]", parts: Sequence[Part], alpha: float) -> None:
+    def add_messages(
+        self, messages: Sequence[Tuple[int, int]], parts: Sequence[Part], alpha: float
+    ) -> None:
         by_tensor = {part.tensor: part.values for part in parts}
         for rank, (address, size) in enumerate(messages):
-            for tensor, elements, positions, values in _core.decode(address, size, rank, self.step, self._options.schema):
+            for tensor, elements, positions, values in _core.decode(
+                address, size, rank, self.step, self._setting.schema
+            ):
                 if tensor not in by_tensor or by_tensor[tensor].numel() != elements:
-                    _core.fail("unknown_tensor", "decode", f"rank {rank}", f"sent tensor {tensor} of {elements} elements, which is not in this bucket")
+                    _core.fail(
+                        "unknown_tensor",
+                        "decode",
+                        f"rank {rank}",
+                        f"sent tensor {tensor} of {elements} elements, which is not in this bucket",
+                    )
                 target = by_tensor[tensor]
                 added = torch.frombuffer(values, dtype=torch.float32).mul_(alpha).to(target.device)
-                target.index_add_(0, torch.frombuffer(positions, dtype=torch.int64).to(target.device), added)
+                target.index_add_(
+                    0, torch.frombuffer(positions, dtype=torch.int64).to(target.device), added
+                )
 
     def _put_back(self, tensor: int, undo: _Undo) -> None:
         where = slice(None) if undo.indices is None else undo.indices
@@ -177,8 +241,6 @@ class TorchResiduals:
                 self._put_back(tensor, undo)
             undone.clear()
 
-    def velocity(self, tensor: int) -> Optional[torch.Tensor]:
-        return self._u[tensor] if self._u is not None else None
-
-    def residual(self, tensor: int) -> torch.Tensor:
-        return self._v[tensor]
+    def part(self, name: str, tensor: int) -> Optional[torch.Tensor]:
+        parts = self._u if name == "velocity" else self._v
+        return parts[tensor] if parts is not None else None

@@ -1,37 +1,56 @@
-"""The optimizer beside dgc.hook where there is weight decay."""
+"""The optimizer beside dgc.hook where there is weight decay, and the check of other optimizers."""
 
-from typing import Any, Callable, Dict, Iterable, Optional, Union
+import warnings
+from typing import Any, Callable, Dict, Iterable, Optional, Set, Union
 
 import torch
+
+from . import _check, _core
+from ._check import FLAG, within
+
+_OPTIONS = {
+    "lr": (within(0.0), "0.1"),
+    "momentum": (within(0.0, 1.0), "0.9"),
+    "weight_decay": (within(0.0), "1e-4"),
+    "nesterov": (FLAG, "True"),
+}
 
 
 class SGD(torch.optim.Optimizer):
     """``w -= lr * (gradient + d)``, where ``d`` is the momentum of the weight decay alone.
 
-    The gradients that :func:`dgc.hook` returns have their momentum in them. Weight decay never goes through the
-    compressor: it depends on the parameters only, which are the same on every rank. Momentum SGD is linear, so that a second,
-    local buffer of ``weight_decay * w`` gives what ``torch.optim.SGD(momentum=..., weight_decay=...)`` would. Give
-    ``momentum`` and ``nesterov`` as to :class:`dgc.DGCState`, which compares them when it is told of the optimizer::
+    The gradients that :func:`dgc.hook` returns have their momentum in them. Weight decay never goes
+    through the compressor: it depends on the parameters only, which are the same on every rank.
+    Momentum SGD is linear, so that a second, local buffer of ``weight_decay * w`` gives what
+    ``torch.optim.SGD(momentum=..., weight_decay=...)`` would. Give ``momentum`` and ``nesterov`` as
+    to :class:`dgc.DGCState`, which compares them::
 
-        optimizer = dgc.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-        state = dgc.DGCState(model, momentum=0.9, optimizer=optimizer)
+        optimizer = dgc.SGD(ddp.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+        state = dgc.DGCState(ddp, momentum=0.9, optimizer=optimizer)
         ddp.register_comm_hook(state, dgc.hook)
 
-    Parameters without gradient are left alone, their decay too. A step that the state skipped changes nothing.
+    Parameters without gradient are left alone, their decay too. A step that the state skipped
+    changes nothing. Raises ValueError for arguments outside their range, as PyTorch's optimizers
+    do.
     """
 
-    def __init__(self, params: Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]]], lr: float, momentum: float = 0.9,
-                 weight_decay: float = 0.0, nesterov: bool = False) -> None:
-        if not lr >= 0.0:
-            raise ValueError(f"dgc.SGD: lr is {lr}; give 0 or more")
-        if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"dgc.SGD: momentum is {momentum}; it has to be in [0, 1)")
-        if not weight_decay >= 0.0:
-            raise ValueError(f"dgc.SGD: weight_decay is {weight_decay}; give 0 or more")
-        if nesterov and momentum == 0.0:
-            raise ValueError("dgc.SGD: nesterov needs a momentum above 0")
-        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov))
+    def __init__(
+        self,
+        params: Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]]],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
         self.dgc_state: Optional[Any] = None  # set by DGCState(optimizer=...)
+        defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+        _check_group(defaults)
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        if isinstance(param_group, dict):
+            _check_group({**self.defaults, **param_group})
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
@@ -72,4 +91,95 @@ class SGD(torch.optim.Optimizer):
 
     def __getstate__(self) -> Dict[str, Any]:
         # A state is saved on its own, and is not the same on all ranks.
-        return {**super().__getstate__(), "dgc_state": None}
+        saved: Any = super().__getstate__()
+        return {**saved, "dgc_state": None}
+
+
+def _check_group(group: Dict[str, Any]) -> None:
+    try:
+        for name, (kind, example) in _OPTIONS.items():
+            _check.check("dgc.SGD", name, group[name], kind, f"{name}={example}")
+        if group["nesterov"] and group["momentum"] == 0.0:
+            _check.refuse("dgc.SGD", "nesterov", True, "False without momentum", "momentum=0.9")
+    except _core.Error as error:
+        raise ValueError(str(error)) from None
+
+
+# What the gradients after dgc.hook have to be applied with.
+_RULE = "apply p.grad with torch.optim.SGD(lr=..., momentum=0), or with dgc.SGD for weight decay"
+
+
+def momentum_problem(optimizer: torch.optim.Optimizer, momentum: float, nesterov: bool) -> str:
+    """Why an optimizer does not go with the state's momentum; empty if it does. Asked at each step:
+    OneCycleLR, for example, gives an optimizer a momentum that it did not have."""
+    for group in optimizer.param_groups:
+        own = group.get("momentum", 0.0)
+        if isinstance(optimizer, SGD):
+            if (own, group["nesterov"]) != (momentum, nesterov):
+                return (
+                    f"dgc.SGD has momentum {own}, nesterov {group['nesterov']}, "
+                    f"this state {momentum} and {nesterov}: give both the same"
+                )
+        elif own != 0.0 or "betas" in group:
+            return (
+                f"{type(optimizer).__name__} has momentum of its own, which would be applied "
+                "twice: the state's momentum is in the gradients already"
+            )
+    return ""
+
+
+def warn_without_optimizer() -> None:
+    warnings.warn(
+        "dgc.DGCState(optimizer=None) cannot check how gradients are applied. They have the "
+        f"state's momentum in them: {_RULE}. An optimizer with momentum of its own, such as "
+        "SGD(momentum=0.9) or AdamW, trains wrongly.",
+        stacklevel=3,
+    )
+
+
+def check_optimizer(
+    optimizer: torch.optim.Optimizer,
+    parameters: Set[torch.Tensor],
+    momentum: float,
+    nesterov: bool,
+) -> None:
+    """An optimizer that would train wrongly is refused, one that may is warned about."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        _check.refuse(
+            "DGCState",
+            "optimizer",
+            optimizer,
+            "an optimizer of PyTorch, or None",
+            "optimizer=torch.optim.SGD(ddp.parameters(), lr=0.1)",
+        )
+    kind = type(optimizer).__name__
+    is_known = isinstance(optimizer, (SGD, torch.optim.SGD))
+    problem = momentum_problem(optimizer, momentum, nesterov)
+    if not problem and not is_known and type(optimizer).__module__.startswith("torch.optim."):
+        problem = f"{kind} computes its step from more than the gradient, as it comes without dgc"
+    if problem:
+        _core.fail("invalid_argument", "DGCState", "optimizer", problem, _RULE)
+    if not any(p in parameters for group in optimizer.param_groups for p in group["params"]):
+        _core.fail(
+            "invalid_argument",
+            "DGCState",
+            "optimizer",
+            "has none of the parameters of this state",
+            "make both of the same model",
+        )
+    if isinstance(optimizer, SGD):
+        return
+    if not is_known:
+        warnings.warn(
+            f"dgc.DGCState does not know {kind}: it has to apply w -= lr * p.grad, without "
+            "momentum of its own",
+            stacklevel=5,
+        )
+    if momentum != 0.0 and any(
+        group.get("weight_decay", 0.0) != 0.0 for group in optimizer.param_groups
+    ):
+        warnings.warn(
+            f"weight decay of {kind} gets no momentum under dgc.hook; dgc.SGD gives it what "
+            "torch.optim.SGD would",
+            stacklevel=5,
+        )

@@ -1,17 +1,19 @@
 """DGCState: what a rank keeps between steps."""
 
 import threading
+import weakref
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
-from . import _core
-from ._options import NamedParameters, Warmup, check_optimizer, named_parameters_of, schedule_of, specs_of
-from ._residuals import CoreResiduals, Options, Spec
+from . import _check, _core, _saved
+from ._options import Options, Warmup
+from ._parameters import Parameters, Spec, named_parameters_of, specs_of
+from ._residuals import CoreResiduals, Residuals, Setting
 from ._torch_residuals import TorchResiduals
-from .optim import SGD
+from .optim import SGD, check_optimizer, momentum_problem, warn_without_optimizer
 
 
 class StepStats(NamedTuple):
@@ -23,90 +25,104 @@ class StepStats(NamedTuple):
     entries: int  # sent by this worker, dense tensors included
     message_bytes: int  # of this worker's messages
     padded_bytes: int  # with headers and padding: what each other rank received of this one
-    message_ratio: float  # 4 bytes a parameter over padded_bytes: the paper's measure, of what really goes out
-    traffic_ratio: float  # what a dense fp32 ring all-reduce would bring to this rank over what came; 0 when alone
+    # 4 bytes a parameter over padded_bytes: the paper's measure, of what really goes out.
+    message_ratio: float
+    # What a dense fp32 ring all-reduce would bring to this rank over what came; 0 when alone.
+    traffic_ratio: float
     clip_factor: float  # less than 1: clipping fired
 
 
 class DGCState:
-    """Deep Gradient Compression for one DistributedDataParallel model, on one rank.
+    __doc__ = f"""Deep Gradient Compression for one DistributedDataParallel model, on one rank.
 
     ::
 
         import dgc
 
         ddp = torch.nn.parallel.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)  # no momentum here: it is the state's
-        state = dgc.DGCState(ddp, momentum=0.9, warmup=4 * steps_per_epoch, optimizer=optimizer)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)  # no momentum: the state has it
+        state = dgc.DGCState(ddp, optimizer=optimizer, momentum=0.9, warmup=4 * steps_per_epoch)
         ddp.register_comm_hook(state, dgc.hook)
 
     All ranks give the same options; the first step compares them.
 
     :param parameters: a module, wrapped or not, or pairs of names and parameters.
     :param process_group: that DDP uses; None for the default one.
-    :param momentum: of SGD; 0 turns momentum correction off. The optimizer has none.
-    :param nesterov: Nesterov momentum.
-    :param clip_norm: largest L2 norm of the gradient averaged over all workers; each clips its own by N^-1/2 of it. Everything is then
-        exchanged after the last bucket.
-    :param ratio: share of the entries that is sent at each step, once warmed up.
-    :param warmup: steps of the paper's warm-up (25, 6.25, 1.5625 and 0.4 % in equal parts), or a pair of ratios and steps of each:
-        ``([0.25, 0.05], 500)``.
-    :param values: of sparse tensors: fp32, fp16, bf16, int8 or sign. What rounding loses is kept for later steps.
-    :param schedule: in place of ratio and warmup: a :class:`dgc.Schedule`, or its text, such as ``"0.25,0.0625,0.001:500"``.
-    :param dense_values: of tensors that are sent whole: those of fewer than two dimensions.
-    :param dense: names of further parameters that are to be sent whole.
-    :param indices: coding of positions: auto, rice, runs or bitmap.
-    :param selection: how the largest entries are found: reuse, sampled or exact. All find the same.
-    :param masking: momentum factor masking.
-    :param optimizer: checked: one that has momentum of its own is refused.
-    :param scaler: a GradScaler. Gradients are unscaled before anything else; a step with Inf or NaN on any rank is skipped on all.
-    :param nonfinite: "error": Inf or NaN in a gradient raises :class:`dgc.Error` on all ranks; "skip": the step is dropped on all ranks (and
-        everything is exchanged after the last bucket). Default: "skip" with a scaler, else "error".
-    :param check_parameters_every: steps between comparisons of a hash of the parameters across ranks; 0 turns it off.
-    :param threads: of the compression of a bucket.
-    :param path: "core": libdgc, for parameters on the CPU; "torch": torch operations, for any device; "auto".
-    """
+    :param optimizer: that applies the gradients: torch.optim.SGD without momentum, or
+        :class:`dgc.SGD`. It has to be given, because one with momentum of its own (SGD, Adam) would
+        train wrongly: it is refused. None leaves this to you, with a warning.
+    :param scaler: a GradScaler. Gradients are unscaled before anything else; a step with Inf or NaN
+        on any rank is skipped on all.
+{Options.documentation()}    """
 
-    def __init__(self, parameters: Union[torch.nn.Module, NamedParameters], process_group: Optional[dist.ProcessGroup] = None,
-                 momentum: float = 0.9, nesterov: bool = False, clip_norm: Optional[float] = None, ratio: float = 0.001,
-                 warmup: Optional[Warmup] = None, values: str = "fp16", *, schedule: Union[_core.Schedule, str, None] = None,
-                 dense_values: str = "fp32", dense: Sequence[str] = (), indices: str = "auto", selection: str = "reuse", masking: bool = True,
-                 optimizer: Optional[torch.optim.Optimizer] = None, scaler: Optional[Any] = None, nonfinite: Optional[str] = None,
-                 check_parameters_every: int = 100, threads: int = 1, path: str = "auto") -> None:
-        if not dist.is_available() or not dist.is_initialized():
-            _core.fail("wrong_order", "DGCState", "torch.distributed", "has no process group yet", "call torch.distributed.init_process_group first")
-        for name, value, accepted in (("path", path, ("auto", "core", "torch")), ("nonfinite", nonfinite, (None, "error", "skip"))):
-            if value not in accepted:
-                _core.fail("invalid_argument", "DGCState", f"{name} {value!r}", "is unknown", f"use one of: {', '.join(a for a in accepted if a)}")
-        named = named_parameters_of(parameters)
-        self.process_group = process_group
-        self.scaler = scaler
+    def __init__(
+        self,
+        parameters: Parameters,
+        process_group: Optional["dist.ProcessGroup"] = None,  # type: ignore[name-defined]
+        momentum: float = Options.momentum,
+        nesterov: bool = Options.nesterov,
+        clip_norm: Optional[float] = Options.clip_norm,
+        ratio: float = Options.ratio,
+        warmup: Optional[Warmup] = Options.warmup,
+        values: str = Options.values,
+        *,
+        optimizer: Optional[torch.optim.Optimizer],
+        scaler: Optional[Any] = None,
+        schedule: Union[_core.Schedule, str, None] = Options.schedule,
+        dense_values: str = Options.dense_values,
+        dense: Sequence[str] = Options.dense,
+        indices: str = Options.indices,
+        selection: str = Options.selection,
+        masking: bool = Options.masking,
+        nonfinite: Optional[str] = Options.nonfinite,
+        check_parameters_every: int = Options.check_parameters_every,
+        threads: int = Options.threads,
+        path: str = Options.path,
+    ) -> None:
+        self._options = Options.read(locals())  # before any other local name
+        named = named_parameters_of("DGCState", parameters)
+        self._specs: List[Spec] = specs_of(named, self._options.dense)
+        self.schedule = self._options.make_schedule()
         self._scaled = scaler is not None
-        self.nonfinite = nonfinite or ("skip" if scaler is not None else "error")
-        self.check_parameters_every = check_parameters_every
-        self._rank, self._workers = dist.get_rank(process_group), dist.get_world_size(process_group)
-        self._specs: List[Spec] = specs_of(named, dense)
-        self._options = Options(schedule=schedule_of(ratio, warmup, schedule), momentum=momentum, nesterov=nesterov, masking=masking,
-                                clip_norm=clip_norm or 0.0, selection=selection, values=values, dense_values=dense_values, indices=indices,
-                                schema=0, threads=threads)
-        self._options = self._options._replace(schema=zlib.crc32(self._description().encode()))
+        self._rank, self._workers = _place_in(process_group)
         on_cpu = all(p.device.type == "cpu" for _, p in named)
         if path == "core" and not on_cpu:
-            _core.fail("invalid_argument", "DGCState", "path 'core'", "needs all parameters on the CPU", "use 'torch' or 'auto'")
-        self._make_residuals("core" if path != "torch" and on_cpu else "torch", [p.device for _, p in named])
+            _core.fail(
+                "invalid_argument",
+                "DGCState",
+                "path 'core'",
+                "needs all parameters on the CPU",
+                "use 'torch' or 'auto'",
+            )
+        self._make_residuals(
+            "core" if path != "torch" and on_cpu else "torch", [p.device for _, p in named]
+        )
         self._begin()
-        self.attach(named)
-        if optimizer is not None:
-            check_optimizer(optimizer, momentum, nesterov)
-            if isinstance(optimizer, SGD):
-                optimizer.dgc_state = self
+        self.process_group, self.scaler = process_group, None
+        self._optimizer: "Optional[weakref.ref[torch.optim.Optimizer]]" = None
+        self._ids: Dict[torch.Tensor, int] = {}
+        if optimizer is None:
+            warn_without_optimizer()
+        self.attach(named, scaler, optimizer)
+
+    def __repr__(self) -> str:
+        changed = "".join(f", {name}={value!r}" for name, value in self._options.changed().items())
+        return (
+            f"DGCState(<{len(self._specs)} tensors>, <rank {self._rank} of {self._workers}, "
+            f"step {self.step}>{changed})"
+        )
 
     def _make_residuals(self, path: str, devices: Sequence[torch.device]) -> None:
+        # Messages carry a hash of what has to be the same on all ranks.
+        schema = zlib.crc32(self._description().encode())
+        setting = Setting(
+            self._specs, self._rank, self._workers, self.schedule, self._options, schema
+        )
         self._path = path
-        if path == "core":
-            self._residuals: Union[CoreResiduals, TorchResiduals] = CoreResiduals(self._specs, self._rank, self._workers, self._options)
-        else:
-            self._residuals = TorchResiduals(self._specs, self._rank, self._workers, self._options, devices)
+        self._residuals: Residuals
+        self._residuals = (
+            CoreResiduals(setting) if path == "core" else TorchResiduals(setting, devices)
+        )
 
     def _begin(self) -> None:
         """What is known of the step under way, and of the ranks: nothing."""
@@ -123,7 +139,7 @@ class DGCState:
         self.stats: Optional[StepStats] = None
         self.skipped = False
 
-    # ---- what users ask ----------------------------------------------------------------------------
+    # ---- what users ask --------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
@@ -131,12 +147,18 @@ class DGCState:
         return self._residuals.step
 
     @property
-    def schedule(self) -> _core.Schedule:
-        return self._options.schedule
+    def nonfinite(self) -> str:
+        """What happens with Inf or NaN in a gradient: "error" or "skip"."""
+        return self._options.nonfinite or ("skip" if self._scaled else "error")
+
+    @property
+    def check_parameters_every(self) -> int:
+        return self._options.check_parameters_every
 
     @property
     def deferred(self) -> bool:
-        """Everything is exchanged after the last bucket: for clipping, with a scaler, and where a step may have to be skipped."""
+        """Everything is exchanged after the last bucket: for clipping, with a scaler, and where a
+        step may have to be skipped."""
         return self._options.clip_norm > 0.0 or self.nonfinite == "skip" or self._scaled
 
     def report(self) -> str:
@@ -145,111 +167,191 @@ class DGCState:
         rows = [("tensor", "shape", "sent", "entries", "why")]
         for s in self._specs:
             k = s.elements if s.dense else _core.entries_at(ratio, s.elements)
-            why = f"ratio {ratio:g}" if not s.dense else "fewer than two dimensions" if len(s.shape) < 2 else "asked for"
-            rows.append((s.name, "x".join(map(str, s.shape)) or "scalar", "dense" if s.dense else "sparse", f"{k:,}", why))
+            why = (
+                f"ratio {ratio:g}"
+                if not s.dense
+                else "fewer than two dimensions" if len(s.shape) < 2 else "asked for"
+            )
+            rows.append(
+                (
+                    s.name,
+                    "x".join(map(str, s.shape)) or "scalar",
+                    "dense" if s.dense else "sparse",
+                    f"{k:,}",
+                    why,
+                )
+            )
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows]
-        overlap = "off: " + ("clipping" if self._options.clip_norm > 0.0 else "a scaler" if self._scaled else "steps may be skipped") if self.deferred else "on"
-        return "\n".join([*lines, f"overlap with backward: {overlap}; path: {self._path}", self.schedule.describe().rstrip()])
+        lines = [
+            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows
+        ]
+        overlap = (
+            "off: "
+            + (
+                "clipping"
+                if self._options.clip_norm > 0.0
+                else "a scaler" if self._scaled else "steps may be skipped"
+            )
+            if self.deferred
+            else "on"
+        )
+        return "\n".join(
+            [
+                *lines,
+                f"overlap with backward: {overlap}; path: {self._path}",
+                self.schedule.describe().rstrip(),
+            ]
+        )
 
-    # ---- saving ------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------
 
     def state_dict(self) -> Dict[str, Any]:
-        """u, v and the step of this rank, as copies on the CPU: every rank saves its own. Values are in the order of the
-        parameter's memory. Not between backward's first bucket and its end."""
-        tensors = range(len(self._specs))
-        has_velocity = self._options.momentum != 0.0
-        return {
-            "version": 1, "rank": self._rank, "workers": self._workers, "step": self.step,
-            "shapes": {s.name: list(s.shape) for s in self._specs},
-            "velocity": {self._specs[t].name: self._residuals.velocity(t).detach().cpu().clone() for t in tensors} if has_velocity else {},
-            "residual": {self._specs[t].name: self._residuals.residual(t).detach().cpu().clone() for t in tensors},
-        }
+        """u, v and the step of this rank, as copies on the CPU: every rank saves its own. Values
+        are in the order of the parameter's memory. Not between backward's first bucket and its end.
+        """
+        return _saved.make(self._residuals, self._rank, self._workers, self._options.plain())
 
-    def load_state_dict(self, saved: Union[Dict[str, Any], Sequence[Dict[str, Any]]]) -> None:
-        """What this rank saved; or, to go on with another number of workers, what all ranks saved, as a list: old rank i goes to rank i
-        mod N, so that the sums of u and of v over all workers stay what they were. On an Error nothing has changed."""
-        everything = [saved] if isinstance(saved, dict) else list(saved)
-        for one in everything:
-            self._check_saved(one)
-        if isinstance(saved, dict):
-            if (saved["rank"], saved["workers"]) != (self._rank, self._workers):
-                _core.fail("state_mismatch", "load_state_dict", f"rank {self._rank} of {self._workers}",
-                           f"was given what rank {saved['rank']} of {saved['workers']} saved", "give the list of what all ranks saved")
-        elif sorted(one["rank"] for one in everything) != list(range(everything[0]["workers"] if everything else 0)):
-            _core.fail("state_mismatch", "load_state_dict", "list", "is not of all ranks of one run, each once")
-        if len({one["step"] for one in everything}) != 1:
-            _core.fail("state_mismatch", "load_state_dict", "list", "was not saved at one step")
-        mine = everything if isinstance(saved, dict) else [one for one in everything if one["rank"] % self._workers == self._rank]
-        self._residuals.restore()  # of a step that ended in the middle: not to be put back over what is loaded
-        for t, spec in enumerate(self._specs):
-            for part, target in (("velocity", self._residuals.velocity(t)), ("residual", self._residuals.residual(t))):
-                if target is None:
-                    continue
-                target.zero_()
-                for one in sorted(mine, key=lambda one: one["rank"]):
-                    target.add_(one[part][spec.name].to(target.device))
-        self._residuals.step = everything[0]["step"]
+    def load_state_dict(self, saved: _saved.AnySaved) -> None:
+        """What this rank saved. To go on with another number of workers: the list of what all ranks
+        saved; old rank i goes to rank i mod N, so that the sums of u and of v over all workers stay
+        what they were. On an Error nothing has changed."""
+        _saved.load(self._residuals, saved, self._rank, self._workers)
         self._begin()
 
-    def _check_saved(self, saved: Dict[str, Any]) -> None:
-        if saved.get("version") != 1:
-            _core.fail("bad_version", "load_state_dict", "version", f"{saved.get('version')!r} is not one that this package reads")
-        shapes = {s.name: list(s.shape) for s in self._specs}
-        if saved["shapes"] != shapes:
-            name = next(n for n in [*shapes, *saved["shapes"]] if shapes.get(n) != saved["shapes"].get(n))
-            _core.fail("state_mismatch", "load_state_dict", f"'{name}'", f"is {shapes.get(name)} here and {saved['shapes'].get(name)} in what was saved")
-        if bool(saved["velocity"]) != (self._options.momentum != 0.0):
-            _core.fail("state_mismatch", "load_state_dict", "velocity", "is there with momentum only: this state or the saved one has none",
-                       "use the momentum that was used")
-
     def __getstate__(self) -> Dict[str, Any]:
-        """Neither the process group nor the parameters nor the scaler: after unpickling, :meth:`attach` them."""
-        options = self._options._asdict()
-        schedule = options.pop("schedule")
-        final = schedule.warmup_steps
-        options["ratios"] = [schedule.ratio_at(s) for s in range(final + 1)]
-        return {"options": options, "specs": self._specs, "nonfinite": self.nonfinite, "scaled": self._scaled, "check_parameters_every": self.check_parameters_every,
-                "saved": self.state_dict()}
+        """Neither the process group nor the parameters nor the scaler nor the optimizer: after
+        unpickling, :meth:`attach` them."""
+        return {"specs": self._specs, "scaled": self._scaled, "saved": self.state_dict()}
 
     def __setstate__(self, pickled: Dict[str, Any]) -> None:
-        options = dict(pickled["options"])
-        ratios = options.pop("ratios")
-        self._options = Options(schedule=_core.Schedule.stages(ratios[:-1], 1, ratios[-1]), **options)
-        self._specs = pickled["specs"]
+        saved = pickled["saved"]
+        if "options" not in saved:
+            _core.fail(
+                "bad_version",
+                "unpickle",
+                "DGCState",
+                "was pickled by an older version",
+                "use that version, or give its state_dict() to load_state_dict",
+            )
+        self._options = Options.read(saved["options"])
+        self.schedule = self._options.make_schedule()
+        self._specs, self._scaled = pickled["specs"], pickled["scaled"]
+        self._rank, self._workers = saved["rank"], saved["workers"]
         self.process_group = self.scaler = None
-        self._scaled = pickled["scaled"]
-        self.nonfinite, self.check_parameters_every = pickled["nonfinite"], pickled["check_parameters_every"]
-        self._rank, self._workers = pickled["saved"]["rank"], pickled["saved"]["workers"]
+        self._optimizer, self._ids = None, {}
         self._make_residuals("core", [])
-        self.load_state_dict(pickled["saved"])
-        self._ids: Dict[torch.Tensor, int] = {}
+        self.load_state_dict(saved)
 
-    def attach(self, parameters: Union[torch.nn.Module, NamedParameters], scaler: Optional[Any] = None) -> None:
-        """Says which parameters the names are, after unpickling or when a model was made anew; and the GradScaler, where there was one."""
-        named = named_parameters_of(parameters)
-        found = {name: list(p.shape) for name, p in named}
-        for spec in self._specs:
-            if found.pop(spec.name, None) != spec.shape:
-                _core.fail("state_mismatch", "attach", f"'{spec.name}'", f"is not among the parameters, or not of shape {spec.shape}")
-        if found:
-            _core.fail("state_mismatch", "attach", f"'{next(iter(found))}'", "is not in this state")
+    def attach(
+        self,
+        parameters: Parameters,
+        scaler: Optional[Any] = None,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+    ) -> None:
+        """After unpickling, or when a model was made anew: says which parameters the names are, and
+        the GradScaler and the optimizer where there are new ones."""
+        named = named_parameters_of("attach", parameters)
+        self._check_names({name: list(p.shape) for name, p in named})
+        if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
+            _check.refuse(
+                "DGCState",
+                "scaler",
+                scaler,
+                "a GradScaler, with get_scale()",
+                "scaler=torch.cuda.amp.GradScaler()",
+            )
+        if optimizer is not None:
+            self._watch(optimizer, {p for _, p in named})
         by_name = {spec.name: t for t, spec in enumerate(self._specs)}
-        devices = {p.device.type for _, p in named}
-        if self._path == "core" and devices != {"cpu"}:
+        if self._path == "core" and any(p.device.type != "cpu" for _, p in named):
             saved = self.state_dict()
-            placed = sorted(((by_name[name], p.device) for name, p in named))
+            placed = sorted((by_name[name], p.device) for name, p in named)
             self._make_residuals("torch", [device for _, device in placed])
             self.load_state_dict(saved)
         self._ids = {p: by_name[name] for name, p in named}
         if scaler is not None:
             self.scaler, self._scaled = scaler, True
 
+    def _check_names(self, found: Dict[str, List[int]]) -> None:
+        for spec in self._specs:
+            if found.pop(spec.name, None) != spec.shape:
+                _core.fail(
+                    "state_mismatch",
+                    "attach",
+                    f"'{spec.name}'",
+                    f"is not among the parameters, or not of shape {spec.shape}",
+                    "attach the model that the state was made of, or a copy",
+                )
+        if found:
+            _core.fail(
+                "state_mismatch",
+                "attach",
+                f"'{next(iter(found))}'",
+                "is not in this state",
+                "attach the model that the state was made of, or a copy",
+            )
+
+    def _watch(self, optimizer: torch.optim.Optimizer, parameters: "set[torch.Tensor]") -> None:
+        check_optimizer(optimizer, parameters, self._options.momentum, self._options.nesterov)
+        self._optimizer = weakref.ref(optimizer)
+        if isinstance(optimizer, SGD):
+            optimizer.dgc_state = self
+
+    def _check_optimizer(self) -> None:
+        """Schedulers may change an optimizer's momentum while training goes on."""
+        optimizer = self._optimizer() if self._optimizer is not None else None
+        if optimizer is None:
+            return
+        problem = momentum_problem(optimizer, self._options.momentum, self._options.nesterov)
+        if problem:
+            _core.fail(
+                "wrong_order",
+                "hook",
+                f"optimizer, step {self.step}",
+                problem,
+                "with OneCycleLR and CyclicLR give cycle_momentum=False",
+            )
+
     def _description(self) -> str:
         """What has to be the same on all ranks, a line each."""
-        options = self._options._asdict()
-        lines = [f"dgc {_core.__version__}", f"workers {self._workers}", f"nonfinite {self.nonfinite}", f"scaler {self._scaled}", f"check_parameters_every {self.check_parameters_every}"]
-        lines += [f"{name} {options[name]}" for name in ("momentum", "nesterov", "masking", "clip_norm", "values", "dense_values", "indices")]
+        lines = [
+            f"dgc {_core.__version__}",
+            f"workers {self._workers}",
+            f"scaler {self._scaled}",
+            f"nonfinite {self.nonfinite}",
+            *self._options.lines(),
+        ]
         lines += self.schedule.describe().splitlines()
-        lines += [f"parameter '{s.name}' {s.shape} {'dense' if s.dense else 'sparse'}" for s in self._specs]
+        for s in self._specs:
+            lines.append(f"parameter '{s.name}' {s.shape} {'dense' if s.dense else 'sparse'}")
         return "\n".join(lines)
+
+
+def _place_in(process_group: Any) -> Tuple[int, int]:
+    """Rank and number of workers."""
+    if not dist.is_available() or not dist.is_initialized():
+        _core.fail(
+            "wrong_order",
+            "DGCState",
+            "torch.distributed",
+            "has no process group yet",
+            "call torch.distributed.init_process_group first",
+        )
+    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+        _core.fail(
+            "invalid_argument",
+            "DGCState",
+            "process_group",
+            "does not have this rank in it",
+            "make the state on the ranks of the group only",
+        )
+    kind: Any = getattr(dist, "ProcessGroup")
+    if process_group is not None and not isinstance(process_group, kind):
+        _check.refuse(
+            "DGCState",
+            "process_group",
+            process_group,
+            "a process group, or None",
+            "process_group=torch.distributed.new_group([0, 1])",
+        )
+    return dist.get_rank(process_group), dist.get_world_size(process_group)

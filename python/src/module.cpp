@@ -1,17 +1,18 @@
 // The extension dgc._core: libdgc for Python. Everything that may take long runs without the GIL.
+#include <fmt/format.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <xxhash.h>
 
-#include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/difference.h"
+#include "bind_schedule.h"
 #include "compress/option_table.h"
 #include "compress/reshard.h"
-#include "compress/update.h"
 #include "dgc/error.h"
 #include "dgc/schedule.h"
 #include "dgc/target.h"
@@ -44,10 +45,28 @@ std::vector<Bytes> bytes_of(const std::vector<std::pair<std::uintptr_t, std::siz
   return all;
 }
 
-std::span<const std::byte> contents_of(const py::buffer_info& buffer) {
-  return {static_cast<const std::byte*>(buffer.ptr),
-          static_cast<std::size_t>(buffer.size * buffer.itemsize)};
-}
+/// A view of an object's bytes, which it keeps alive. Throws Error unless they lie in one piece.
+class Contents {
+ public:
+  explicit Contents(const py::object& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) == 0) return;
+    PyErr_Clear();
+    throw Error(
+        ErrorCode::invalid_argument, "inspect_message", "message",
+        fmt::format("is a {}, but has to be bytes in one piece", Py_TYPE(object.ptr())->tp_name),
+        "for example inspect_message(open(file, 'rb').read())");
+  }
+  ~Contents() { PyBuffer_Release(&view_); }
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
+
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
 
 /// Memory of Python's that can be written to, of whole items.
 template <typename Item>
@@ -62,12 +81,12 @@ py::dict dict_of(const FrameInfo& frame) {
                   "value_bytes"_a = frame.value_bytes, "index_bytes"_a = frame.index_bytes);
 }
 
-py::dict inspect(const py::buffer& message) {
-  const py::buffer_info buffer = message.request();
+py::dict inspect(const py::object& message) {
+  const Contents contents(message);
   MessageInfo info;
   {
     const py::gil_scoped_release unlocked;
-    info = inspect_message(contents_of(buffer));
+    info = inspect_message(contents.bytes());
   }
   py::list frames;
   for (const FrameInfo& frame : info.frames) frames.append(dict_of(frame));
@@ -162,36 +181,35 @@ void translate_errors(py::module_& m) {
               hint);
 }
 
-void bind_schedule(py::module_& m) {
-  py::class_<Schedule>(m, "Schedule", "Which share of each gradient is sent at which step.")
-      .def(py::init<double>(), "ratio"_a = 0.001)
-      .def_static("stages", &Schedule::stages, "ratios"_a, "steps_each"_a, "final_ratio"_a)
-      .def_static("paper", &Schedule::paper, "warmup_steps"_a)
-      .def_static("paper_stages", &Schedule::paper_stages, "final_ratio"_a = 0.001)
-      .def_static("exponential", &Schedule::exponential, "first"_a, "final_ratio"_a, "steps"_a)
-      .def_static("parse", &Schedule::parse, "text"_a, "steps_per_epoch"_a = 0)
-      .def("ratio_at", &Schedule::ratio_at, "step"_a)
-      .def_property_readonly("warmup_steps", &Schedule::warmup_steps)
-      .def("describe", &Schedule::describe);
+/// Numbers of all errors by name.
+std::map<std::string_view, int> numbers_of_errors() {
+  std::map<std::string_view, int> numbers;
+  for (const ErrorCode code : error_codes()) numbers[error_name(code)] = static_cast<int>(code);
+  return numbers;
 }
 
-/// An option of compression by its name in libdgc. Throws Error(invalid_argument).
-void set(CompressOptions& options, const py::handle& name, const py::handle& value) {
-  const auto key = name.cast<std::string>();
-  const std::string text = py::isinstance<py::bool_>(value)
-                               ? (value.cast<bool>() ? "true" : "false")
-                               : py::str(value).cast<std::string>();
-  if (set_option(compress_options(), options, key, text)) return;
-  throw Error(ErrorCode::invalid_argument, "Session", key, "is not an option of compression");
-}
-
-/// (name, text of its default, choices) of each option of compression.
-py::list options() {
-  py::list all;
-  for (const Option<CompressOptions>& option : compress_options()) {
-    all.append(py::make_tuple(option.name, option.print(CompressOptions{}), option.choices));
+/// As python/dgc/_options.py makes them: by the names of libdgc, with checked types.
+CompressOptions options_of(const py::dict& given) {
+  CompressOptions options;
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    const std::string text = py::isinstance<py::bool_>(value)
+                                 ? (value.cast<bool>() ? "true" : "false")
+                                 : py::str(value).cast<std::string>();
+    try {
+      if (set_option(compress_options(), options, name, text)) continue;
+    } catch (const Error& error) {
+      throw Error(error.code(), "DGCState", fmt::format("{} '{}'", name, text), error.problem(),
+                  error.hint());
+    }
+    throw Error(ErrorCode::invalid_argument, "DGCState", name, "is not an option of compression");
   }
-  return all;
+  return options;
+}
+
+/// An array of the state as Python takes it: address and number of elements.
+std::pair<std::uintptr_t, std::size_t> place_of(std::span<float> values) {
+  return {reinterpret_cast<std::uintptr_t>(values.data()), values.size()};
 }
 
 void bind_session(py::module_& m) {
@@ -200,14 +218,15 @@ void bind_session(py::module_& m) {
       .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
                            tensors,
                        std::uint32_t rank, std::uint32_t workers, const Schedule& schedule,
-                       std::uint32_t schema, const py::kwargs& options) {
+                       std::uint32_t schema, const py::dict& options) {
              std::vector<TensorSpec> specs;
              for (const auto& [name, shape, dense] : tensors) specs.push_back({name, shape, dense});
-             CompressOptions compress{.schedule = schedule, .schema = schema};
-             for (const auto& [name, value] : options) set(compress, name, value);
-             return std::make_unique<Session>(std::move(specs), rank, workers, compress);
+             CompressOptions all = options_of(options);
+             all.schedule = schedule;
+             all.schema = schema;
+             return std::make_unique<Session>(std::move(specs), rank, workers, all);
            }),
-           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a)
+           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a, "options"_a)
       .def_property(
           "step", [](Session& s) { return s.state().step(); },
           [](Session& s, std::uint64_t step) { s.state().set_step(step); })
@@ -228,17 +247,11 @@ void bind_session(py::module_& m) {
       .def("restore", &Session::restore, Unlocked())
       .def(
           "velocity",
-          [](Session& s, std::size_t tensor) {
-            const std::span<float> u = s.state().velocity(tensor);
-            return std::pair(reinterpret_cast<std::uintptr_t>(u.data()), u.size());
-          },
+          [](Session& s, std::size_t tensor) { return place_of(s.state().velocity(tensor)); },
           "tensor"_a)
       .def(
           "residual",
-          [](Session& s, std::size_t tensor) {
-            const std::span<float> v = s.state().residual(tensor);
-            return std::pair(reinterpret_cast<std::uintptr_t>(v.data()), v.size());
-          },
+          [](Session& s, std::size_t tensor) { return place_of(s.state().residual(tensor)); },
           "tensor"_a)
       .def("sent", [](const Session& s) {
         std::vector<std::uint64_t> sent;
@@ -254,14 +267,8 @@ PYBIND11_MODULE(_core, m) {
   bind_schedule(m);
   bind_session(m);
   m.attr("MESSAGE_OVERHEAD") = kMessageOverhead;
+  m.attr("ERROR_CODES") = numbers_of_errors();
   m.def("fail", &fail, "code"_a, "operation"_a, "subject"_a, "problem"_a, "hint"_a = "");
-  m.def("error_codes", [] {
-    std::vector<std::string_view> names;
-    for (const ErrorCode code : error_codes()) names.push_back(error_name(code));
-    return names;
-  });
-  m.def("active_target", &active_target);
-  m.def("options", &options);
   m.def(
       "first_difference",
       [](const std::vector<std::string>& texts)
@@ -272,18 +279,7 @@ PYBIND11_MODULE(_core, m) {
       },
       "texts"_a);
   m.def("old_ranks_of", &compress::old_ranks_of, "rank"_a, "ranks"_a, "old_ranks"_a);
-  m.def(
-      "accumulate",
-      [](std::uintptr_t gradient, std::uintptr_t velocity, std::uintptr_t residual,
-         std::size_t count, float scale, float momentum, bool nesterov) {
-        const compress::Rule rule = compress::rule_of(momentum, nesterov);
-        const std::size_t velocities = rule == compress::Rule::plain ? 0 : count;
-        compress::accumulate(rule, memory_at<const float>(gradient, count),
-                             memory_at<float>(velocity, velocities),
-                             memory_at<float>(residual, count), scale, momentum);
-      },
-      "gradient"_a, "velocity"_a, "residual"_a, "count"_a, "scale"_a, "momentum"_a, "nesterov"_a,
-      Unlocked());
+  m.def("active_target", &active_target);
   m.def("entries_at", &entries_at, "ratio"_a, "elements"_a);
   m.def(
       "frame_bound",

@@ -1,4 +1,5 @@
-"""What DDP scripts do: accumulation, parameters without gradient, static graphs, new buckets, layouts, saving."""
+"""What DDP scripts do: accumulation, parameters without gradient, static graphs, new buckets,
+layouts, saving."""
 
 import copy
 import io
@@ -9,67 +10,62 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import dgc
-from workers import Recorded, flat, gradients_of, run
+from workers import Recorded, Training, caught, flat, gradients_of, run, same_parts
 
 STEPS = 12
 
 
-def make(ddp_options, state_options, shapes=Recorded.SHAPES):
-    model = Recorded(shapes=shapes)
-    ddp = DDP(model, **ddp_options)
-    state = dgc.DGCState(model, **{"momentum": 0.9, "ratio": 0.05, **state_options})
-    ddp.register_comm_hook(state, dgc.hook)
-    return model, ddp, state, torch.optim.SGD(ddp.parameters(), lr=0.05)
-
-
 def train(rank, ddp_options, state_options, buckets=None):
-    model, ddp, state, optimizer = make(ddp_options, state_options)
+    training = Training(ddp=ddp_options, **{"ratio": 0.05, **state_options})
     for step in range(STEPS):
-        optimizer.zero_grad()
-        ddp(gradients_of(rank, step)).backward()
-        optimizer.step()
+        training.step(gradients_of(rank, step))
     # A slot for each bucket, and its least size is known. The first step had one bucket.
-    assert buckets is None or state.stats.padded_bytes >= buckets * 1024, state.stats
-    return flat(model), state.state_dict()
+    stats = training.state.stats
+    assert buckets is None or stats.padded_bytes >= buckets * 1024, stats
+    return flat(training.model), training.state.state_dict()
 
 
 def accumulate(rank, halves):
-    model, ddp, state, optimizer = make({}, {})
+    training = Training(ratio=0.05)
     for step in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
+        training.optimizer.zero_grad(set_to_none=True)
         gradients = gradients_of(rank, step)
         if halves:
             # Halves are exact, so that their sum is.
             half = {name: g / 2 for name, g in gradients.items()}
-            with ddp.no_sync():
-                ddp(half).backward()
-            ddp(half).backward()
+            with training.ddp.no_sync():
+                training.ddp(half).backward()
+            training.ddp(half).backward()
         else:
-            ddp(gradients).backward()
-        optimizer.step()
-    assert state.step == STEPS
-    return flat(model), state.state_dict()
+            training.ddp(gradients).backward()
+        training.optimizer.step()
+    assert training.state.step == STEPS
+    return flat(training.model), training.state.state_dict()
 
 
 def partly_unused(rank, path, ddp_options):
     """'bias' and 'second' get no gradient anywhere at odd steps; 'first' none on rank 1, ever."""
-    model, ddp, state, optimizer = make(ddp_options, {"path": path, "ratio": 1.0, "values": "fp32"})
-    frozen = []
+    training = Training(ddp=ddp_options, set_to_none=True, path=path, ratio=1.0, values="fp32")
+    model, frozen = training.model, []
     for step in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        before = state.state_dict()
+        before = training.state.state_dict()
         gradients = gradients_of(rank, step)
         if step % 2 == 1:
             del gradients["bias"], gradients["second"]
         if rank == 1:
             del gradients["first"]
-        ddp(gradients).backward()
-        after = state.state_dict()
+        training.backward(gradients)
+        after = training.state.state_dict()
         if step % 2 == 1:
-            frozen.append(model.bias.grad is None and model.second.grad is None
-                          and all(torch.equal(before[part][n], after[part][n]) for part in ("velocity", "residual") for n in ("bias", "second")))
+            unused = {
+                part: {n: before[part][n] for n in ("bias", "second")}
+                for part in ("velocity", "residual")
+            }
+            frozen.append(
+                model.bias.grad is None and model.second.grad is None and same_parts(unused, after)
+            )
         assert model.first.grad is not None
-        optimizer.step()
+        training.optimizer.step()
     return flat(model), frozen
 
 
@@ -81,37 +77,42 @@ def partly_unused_oracle():
         for name, p in model.named_parameters():
             if step % 2 == 1 and name in ("bias", "second"):
                 continue
-            p.grad = sum(gradients_of(rank, step)[name] for rank in range(4) if (rank, name) != (1, "first")) / 4
+            p.grad = (
+                sum(
+                    gradients_of(rank, step)[name]
+                    for rank in range(4)
+                    if (rank, name) != (1, "first")
+                )
+                / 4
+            )
         optimizer.step()
     return flat(model)
 
 
 def never_used(rank):
     """A static graph with a parameter that is never used."""
-    model, ddp, state, optimizer = make({"static_graph": True, "bucket_cap_mb": 0.001}, {})
-    start = model.second.detach().clone()
+    training = Training(
+        ddp={"static_graph": True, "bucket_cap_mb": 0.001}, set_to_none=True, ratio=0.05
+    )
+    start = training.model.second.detach().clone()
     for step in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
         gradients = gradients_of(rank, step)
         del gradients["second"]
-        ddp(gradients).backward()
-        optimizer.step()
-    saved = state.state_dict()
-    assert torch.equal(model.second, start) and saved["residual"]["second"].abs().sum() == 0
-    assert state.step == STEPS
-    return flat(model)
+        training.step(gradients)
+    assert torch.equal(training.model.second, start)
+    assert training.state.state_dict()["residual"]["second"].abs().sum() == 0
+    assert training.state.step == STEPS
+    return flat(training.model)
 
 
 def half_precision(rank, dtype):
-    model = Recorded(shapes={"weight": (50, 40), "bias": (50,)}).to(dtype)
-    ddp = DDP(model)
-    state = dgc.DGCState(ddp, ratio=0.05)
-    ddp.register_comm_hook(state, dgc.hook)
+    shapes = {"weight": (50, 40), "bias": (50,)}
+    training = Training(Recorded(shapes=shapes).to(dtype), set_to_none=True, ratio=0.05)
     for step in range(3):
-        ddp.zero_grad(set_to_none=True)
-        ddp({n: g.to(dtype) for n, g in gradients_of(rank, step, {"weight": (50, 40), "bias": (50,)}).items()}).backward()
-    assert model.weight.grad.dtype == dtype and model.weight.grad.abs().sum() > 0
-    return model.weight.grad.float()
+        training.backward({n: g.to(dtype) for n, g in gradients_of(rank, step, shapes).items()})
+    gradient = training.model.weight.grad
+    assert gradient.dtype == dtype and gradient.abs().sum() > 0
+    return gradient.float()
 
 
 def channels_last(rank, last):
@@ -119,61 +120,56 @@ def channels_last(rank, last):
     model = torch.nn.Conv2d(6, 10, 3, bias=False)
     if last:
         model = model.to(memory_format=torch.channels_last)
-    ddp = DDP(model)
-    state = dgc.DGCState(ddp, ratio=0.1, values="fp32")
-    ddp.register_comm_hook(state, dgc.hook)
+    training = Training(model, ratio=0.1, values="fp32")
     chance = torch.Generator().manual_seed(rank)
     for _ in range(4):
-        ddp.zero_grad(set_to_none=True)
+        training.ddp.zero_grad(set_to_none=True)
         weighted = torch.randn(10, 6, 3, 3, generator=chance)
         x = torch.eye(54).reshape(54, 6, 3, 3)  # makes the gradient of the weight what is given
-        (ddp(x).flatten(1) * weighted.reshape(10, 54).t()).sum().backward()
+        (training.ddp(x).flatten(1) * weighted.reshape(10, 54).t()).sum().backward()
     return model.weight.grad.contiguous().clone()
 
 
 def resume(rank, split):
-    model, ddp, state, optimizer = make({"bucket_cap_mb": 0.001}, {"warmup": ([0.5, 0.2], 4)})
+    options = {"ratio": 0.05, "warmup": ([0.5, 0.2], 4)}
+    training = Training(ddp={"bucket_cap_mb": 0.001}, **options)
     for step in range(STEPS):
         if step == split:
             file = io.BytesIO()
-            torch.save({"model": model.state_dict(), "dgc": state.state_dict()}, file)
+            torch.save(
+                {"model": training.model.state_dict(), "dgc": training.state.state_dict()}, file
+            )
             file.seek(0)
             saved = torch.load(file)
-            model, ddp, state, optimizer = make({}, {"warmup": ([0.5, 0.2], 4)})
-            model.load_state_dict(saved["model"])
-            state.load_state_dict(saved["dgc"])
-        optimizer.zero_grad()
-        ddp(gradients_of(rank, step)).backward()
-        optimizer.step()
-    return flat(model), state.state_dict()
+            training = Training(**options)
+            training.model.load_state_dict(saved["model"])
+            training.state.load_state_dict(saved["dgc"])
+        training.step(gradients_of(rank, step))
+    return flat(training.model), training.state.state_dict()
 
 
-def with_pickle(rank, split):
-    model, ddp, state, optimizer = make({}, {"warmup": 8})
+def with_pickle(rank, split, options):
+    training = Training(**{"ratio": 0.05, **options})
     for step in range(STEPS):
         if step == split:
-            state = pickle.loads(pickle.dumps(state))
-            ddp = DDP(copy.deepcopy(model))
-            try:
-                ddp.register_comm_hook(state, dgc.hook)
-                ddp(gradients_of(rank, step)).backward()
-            except Exception as error:
-                assert "attach" in str(error), error
-            else:
-                raise AssertionError("a state without parameters was used")
-            model = copy.deepcopy(model)
-            ddp = DDP(model)
-            state.attach(model)
+            state = pickle.loads(pickle.dumps(training.state))
+            assert f"step {step}" in repr(state), state
+            ddp = DDP(copy.deepcopy(training.model))
             ddp.register_comm_hook(state, dgc.hook)
-            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
-        optimizer.zero_grad()
-        ddp(gradients_of(rank, step)).backward()
-        optimizer.step()
-    return flat(model), state.state_dict()
+            error = caught(lambda: ddp(gradients_of(rank, step)).backward())
+            assert "attach" in error, error
+            training.model = copy.deepcopy(training.model)
+            training.ddp = DDP(training.model)
+            training.optimizer = torch.optim.SGD(training.ddp.parameters(), lr=0.05)
+            training.state = state
+            state.attach(training.model, optimizer=training.optimizer)
+            training.ddp.register_comm_hook(state, dgc.hook)
+        training.step(gradients_of(rank, step))
+    return flat(training.model), training.state.state_dict()
 
 
 def fewer_workers(rank, saved):
-    state = make({}, {})[2]
+    state = Training().state
     state.load_state_dict(saved)
     return state.state_dict()
 
@@ -182,20 +178,23 @@ class UnderDdp(unittest.TestCase):
     def same(self, one, other):
         for rank, ((p, a), (q, b)) in enumerate(zip(one, other)):
             self.assertTrue(torch.equal(p, q), f"parameters of rank {rank}")
-            for part in ("velocity", "residual"):
-                for name in a[part]:
-                    self.assertTrue(torch.equal(a[part][name], b[part][name]), f"{part} of '{name}', rank {rank}")
+            self.assertTrue(same_parts(a, b), f"u or v of rank {rank}")
 
     def test_buckets_change_nothing(self):
         """Buckets are made anew after the first step: results are those of one bucket."""
         whole = run(train, {"bucket_cap_mb": 100}, {})
-        for options in ({"bucket_cap_mb": 0.001}, {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True},
-                        {"bucket_cap_mb": 0.001, "static_graph": True}, {"bucket_cap_mb": 0.001, "find_unused_parameters": True}):
+        for options in (
+            {"bucket_cap_mb": 0.001},
+            {"bucket_cap_mb": 0.001, "gradient_as_bucket_view": True},
+            {"bucket_cap_mb": 0.001, "static_graph": True},
+            {"bucket_cap_mb": 0.001, "find_unused_parameters": True},
+        ):
             with self.subTest(**options):
                 self.same(run(train, options, {}, 3), whole)
 
     def test_deferred_changes_nothing(self):
-        """A clip that never fires, and steps that could be skipped, wait for the last bucket and give the same."""
+        """A clip that never fires, and steps that could be skipped, wait for the last bucket and
+        give the same."""
         whole = run(train, {}, {})
         for options in ({"clip_norm": 1e9}, {"nonfinite": "skip"}):
             with self.subTest(**options):
@@ -207,7 +206,10 @@ class UnderDdp(unittest.TestCase):
     def test_parameters_without_gradient(self):
         expected = partly_unused_oracle()
         for path in ("core", "torch"):
-            for options in ({"find_unused_parameters": True, "bucket_cap_mb": 0.001}, {"find_unused_parameters": True, "gradient_as_bucket_view": True}):
+            for options in (
+                {"find_unused_parameters": True, "bucket_cap_mb": 0.001},
+                {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+            ):
                 with self.subTest(path=path, **options):
                     results = run(partly_unused, path, options)
                     for parameters, frozen in results:
@@ -224,21 +226,30 @@ class UnderDdp(unittest.TestCase):
         self.assertTrue(torch.equal(results[0], results[1]))
 
     def test_channels_last(self):
-        for one, other in zip(run(channels_last, False, ranks=2), run(channels_last, True, ranks=2)):
+        for one, other in zip(
+            run(channels_last, False, ranks=2), run(channels_last, True, ranks=2)
+        ):
             torch.testing.assert_close(one, other)
 
     def test_resume(self):
         self.same(run(resume, 5), run(resume, None))
 
     def test_pickle(self):
-        self.same(run(with_pickle, 6), run(with_pickle, None))
+        for options in (
+            {"warmup": 8},
+            {"warmup": None, "ratio": 0.001, "schedule": "exp:0.5,0.05:9"},
+        ):
+            with self.subTest(**options):
+                self.same(run(with_pickle, 6, options), run(with_pickle, None, options))
 
     def test_another_number_of_workers(self):
         old = [state for _, state in run(train, {}, {})]
         new = run(fewer_workers, old, ranks=3)
         for part in ("velocity", "residual"):
             for name in old[0][part]:
-                torch.testing.assert_close(sum(s[part][name] for s in new), sum(s[part][name] for s in old))
+                torch.testing.assert_close(
+                    sum(s[part][name] for s in new), sum(s[part][name] for s in old)
+                )
         self.assertTrue(torch.equal(new[1]["residual"]["first"], old[1]["residual"]["first"]))
         self.assertEqual(new[0]["step"], STEPS)
 

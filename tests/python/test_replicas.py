@@ -3,102 +3,114 @@
 import unittest
 
 import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
 
-import dgc
-from workers import Recorded, flat, gradients_of, run
+from workers import Recorded, Training, flat, gradients_of, run, same_parts
 
-STEPS = 500
 # One tensor of which 0.1 % is many entries, one of which it is one.
 SHAPES = {"large": (200, 150), "bias": (200,), "small": (30, 20)}
 
 
-def train(rank, steps, values, path="core", **options):
+def train(rank, steps, options, gradients=gradients_of):
+    """Parameters, state, the sum of all p.grad, and the last step's statistics."""
     model = Recorded(shapes=SHAPES)
-    ddp = DDP(model, bucket_cap_mb=0.001)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
-    state = dgc.DGCState(ddp, momentum=0.9, values=values, path=path, optimizer=optimizer, **options)
-    ddp.register_comm_hook(state, dgc.hook)
-    applied = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters()}
+    training = Training(model, **options)  # two buckets
+    applied = {
+        name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters()
+    }
     for step in range(steps):
-        optimizer.zero_grad()
-        ddp(gradients_of(rank, step, SHAPES)).backward()
+        training.step(gradients(rank, step, SHAPES))
         for name, p in model.named_parameters():
             applied[name] += p.grad
-        optimizer.step()
-    return flat(model), state.state_dict(), applied, state.stats
+    return flat(model), training.state.state_dict(), applied, training.state.stats
+
+
+def fading(rank, step, shapes):
+    """Gradients of one step, then zeros: u decays through the denormals, and v is full of them."""
+    tiny = {name: g * 2e-36 for name, g in gradients_of(rank, 0, shapes).items()}
+    return tiny if step == 0 else {name: torch.zeros_like(g) for name, g in tiny.items()}
+
+
+def ties(rank, path):
+    training = Training(Recorded(shapes={"all": (100, 100)}), values="fp32", path=path)
+    training.backward({"all": torch.ones(100, 100)})
+    return training.model.all.grad.flatten().clone()
 
 
 class Replicas(unittest.TestCase):
     def test_bit_identical(self):
-        for values in ("fp32", "fp16"):
-            with self.subTest(values=values):
-                results = run(train, STEPS, values)
-                start = flat(Recorded(shapes=SHAPES))
+        start = flat(Recorded(shapes=SHAPES))
+        for values, steps, ranks in (("fp32", 100, 4), ("fp16", 100, 4), ("fp16", 500, 2)):
+            with self.subTest(values=values, steps=steps, ranks=ranks):
+                results = run(train, steps, {"values": values}, ranks=ranks)
                 self.assertFalse(torch.equal(results[0][0], start))
-                for rank in range(1, 4):
-                    self.assertTrue(torch.equal(results[0][0], results[rank][0]), f"rank {rank} differs")
-                    self.assertFalse(torch.equal(results[0][1]["residual"]["large"], results[rank][1]["residual"]["large"]))
+                ours = results[0][1]["residual"]["large"]
+                for rank in range(1, ranks):
+                    self.assertTrue(
+                        torch.equal(results[0][0], results[rank][0]), f"rank {rank} differs"
+                    )
+                    self.assertFalse(torch.equal(ours, results[rank][1]["residual"]["large"]))
                 stats = results[0][3]
-                self.assertEqual(stats.step, STEPS - 1)
+                self.assertEqual(stats.step, steps - 1)
                 # 30 of 30,000, 1 of 600, and the bias.
                 self.assertEqual(stats.entries, 30 + 1 + 200)
                 self.assertLess(stats.message_bytes, stats.padded_bytes)
 
     def test_nothing_is_lost(self):
-        """Without momentum, what was sent and what remains are all gradients. Rounding to fp16 loses nothing either."""
-        for path in ("core", "torch"):
-            with self.subTest(path=path):
-                results = run(without_momentum, 60, path)
-                for name in SHAPES:
-                    gradients = sum(gradients_of(rank, step, SHAPES)[name].double() for rank in range(4) for step in range(60)) / 4
-                    rest = sum(r[1]["residual"][name].double().view(SHAPES[name]) for r in results)
-                    torch.testing.assert_close(results[0][2][name] + rest, gradients, rtol=0, atol=1e-4)
+        """Without momentum, what was sent and what remains are all gradients. Rounding to fp16
+        loses nothing either."""
+        options = {"momentum": 0.0, "values": "fp16"}
+        for path, ranks in (("core", 4), ("torch", 2)):
+            with self.subTest(path=path, ranks=ranks):
+                results = run(train, 60, {**options, "path": path}, ranks=ranks)
+                everything = [gradients_of(r, s, SHAPES) for r in range(ranks) for s in range(60)]
+                for name, shape in SHAPES.items():
+                    gradients = sum(g[name].double() for g in everything) / ranks
+                    rest = sum(r[1]["residual"][name].double().view(shape) for r in results)
+                    torch.testing.assert_close(
+                        results[0][2][name] + rest, gradients, rtol=0, atol=1e-4
+                    )
+
+    def paths(self, steps, options, gradients=gradients_of):
+        """Results of both paths, which have to be the same bit for bit."""
+        results = [
+            run(train, steps, {**options, "path": path}, gradients, ranks=2)
+            for path in ("core", "torch")
+        ]
+        for ours, theirs in zip(*results):
+            self.assertTrue(torch.equal(ours[0], theirs[0]))
+            self.assertEqual(ours[3], theirs[3])
+            self.assertTrue(same_parts(ours[1], theirs[1]))
+        return results[1]
 
     def test_paths_agree(self):
-        for options in (dict(values="fp32"), dict(values="fp16", nesterov=True), dict(values="int8", ratio=0.01), dict(values="sign", masking=False),
-                        dict(values="bf16", warmup=20, ratio=0.002)):
+        for options in (
+            dict(values="fp32"),
+            dict(values="fp16", nesterov=True),
+            dict(values="int8", ratio=0.01),
+            dict(values="sign", masking=False),
+            dict(values="bf16", warmup=20, ratio=0.002),
+        ):
             with self.subTest(**options):
-                options = dict(options)
-                values = options.pop("values")
-                core, torch_path = (run(both_paths, 40, values, path, options, ranks=2) for path in ("core", "torch"))
-                for ours, theirs in zip(core, torch_path):
-                    self.assertTrue(torch.equal(ours[0], theirs[0]))
-                    self.assertEqual(ours[3], theirs[3])
-                    for part in ("velocity", "residual"):
-                        for name in SHAPES:
-                            self.assertTrue(torch.equal(ours[1][part][name], theirs[1][part][name]), (part, name))
+                self.paths(40, options)
+
+    def test_paths_agree_on_denormals(self):
+        """A velocity that decays below the normal range is dropped on both paths."""
+        for nesterov in (False, True):
+            with self.subTest(nesterov=nesterov):
+                middle = self.paths(20, {"values": "fp32", "nesterov": nesterov}, fading)[0][1][
+                    "velocity"
+                ]["large"]
+                # Some are dropped by then, and some are not.
+                self.assertTrue(0 < int((middle == 0).sum()) < middle.numel() - 1000)
+                end = self.paths(50, {"values": "fp32", "nesterov": nesterov}, fading)[0][1][
+                    "velocity"
+                ]["large"]
+                self.assertEqual(int((end != 0).sum()), 0)
 
     def test_ties_go_to_the_lower_index(self):
         core, torch_path = (run(ties, path, ranks=1)[0] for path in ("core", "torch"))
         self.assertEqual(core.nonzero().flatten().tolist(), list(range(10)))
         self.assertTrue(torch.equal(core, torch_path))
-
-
-def without_momentum(rank, steps, path):
-    model = Recorded(shapes=SHAPES)
-    ddp = DDP(model)
-    state = dgc.DGCState(ddp, momentum=0.0, values="fp16", path=path)
-    ddp.register_comm_hook(state, dgc.hook)
-    applied = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in model.named_parameters()}
-    for step in range(steps):
-        ddp.zero_grad(set_to_none=True)
-        ddp(gradients_of(rank, step, SHAPES)).backward()
-        for name, p in model.named_parameters():
-            applied[name] += p.grad
-    return None, state.state_dict(), applied
-
-
-def both_paths(rank, steps, values, path, options):
-    return train(rank, steps, values, path, **options)
-
-
-def ties(rank, path):
-    shapes = {"all": (100, 100)}
-    ddp = DDP(Recorded(shapes=shapes))
-    ddp.register_comm_hook(dgc.DGCState(ddp, values="fp32", path=path), dgc.hook)
-    ddp({"all": torch.ones(100, 100)}).backward()
-    return ddp.module.all.grad.flatten().clone()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 test_wire.py MESSAGE_PEER [SGD_PEER]
 """
 
-import array
 import ctypes
 import pathlib
 import struct
@@ -13,52 +12,57 @@ import tempfile
 import unittest
 
 import torch
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 import dgc
 import dgc._core as core
-from workers import Recorded, flat, gradients_of, run
+from workers import Recorded, Training, flat, gradients_of, run
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "wire"))
 import reference_decoder  # noqa: E402
 
 PEERS = [a for a in sys.argv[1:] if not a.startswith("-")]
 WORKERS, STEPS, RATIO = 4, 30, 0.01
 SHAPES = {**Recorded.SHAPES, "third": (300, 40)}
+torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = (
+    1 << 30
+)  # a message a step, as from C++'s compressor
 
 
-def train(rank, folder, options):
+def recorded(rank, step, denormals):
+    """Normal gradients; or such that velocities decay through the denormals, and v holds some."""
+    if not denormals:
+        return gradients_of(rank, step, SHAPES)
+    scale = 1.5e-37 if step == 0 else 1e-40 if step % 7 == 0 else 0.0
+    return {name: g * scale for name, g in gradients_of(rank, step, SHAPES).items()}
+
+
+def train(rank, folder, options, denormals):
     """Writes gradients and messages; returns what the hook made of them."""
     model = Recorded(shapes=SHAPES)
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    torch.distributed._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30  # a message a step, as from C++'s compressor
-    ddp = DDP(model, bucket_cap_mb=1024)
-    state = dgc.DGCState(ddp, momentum=0.9, ratio=RATIO, **options)
-    ddp.register_comm_hook(state, dgc.hook)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    training = Training(model, ddp={"bucket_cap_mb": 1024}, ratio=RATIO, **options)
     messages, sums = [], []
-    compress = state._residuals.compress
+    residuals = training.state._residuals
+    compress = residuals.compress
 
     def listen(parts, out, room, scale, norm):
         size = compress(parts, out, room, scale, norm)
         messages.append(ctypes.string_at(out, size))
         return size
 
-    state._residuals.compress = listen
-    with open(f"{folder}/gradients.{rank}", "wb") as recorded:
+    residuals.compress = listen
+    with open(f"{folder}/gradients.{rank}", "wb") as file:
         for step in range(STEPS):
-            gradients = gradients_of(rank, step, SHAPES)
+            gradients = recorded(rank, step, denormals)
             for g in gradients.values():
-                array.array("f", g.flatten().tolist()).tofile(recorded)
-            optimizer.zero_grad()
-            ddp(gradients).backward()
+                file.write(ctypes.string_at(g.data_ptr(), 4 * g.numel()))
+            training.step(gradients)
             sums.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-            optimizer.step()
     for step, message in enumerate(messages):
         pathlib.Path(folder, f"python.{rank}.{step}").write_bytes(message)
-    return flat(model), state.state_dict(), sums, state._options.schema
+    return flat(model), training.state.state_dict(), sums, residuals._setting.schema
 
 
 def floats(file):
@@ -66,26 +70,52 @@ def floats(file):
 
 
 class Wire(unittest.TestCase):
-    def trained(self, folder, options):
-        (folder / "model.txt").write_text("".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in SHAPES.items()))
-        return run(train, str(folder), options)
+    def trained(self, folder, options, denormals=False, workers=WORKERS):
+        (folder / "model.txt").write_text(
+            "".join(f"{name} {' '.join(map(str, shape))}\n" for name, shape in SHAPES.items())
+        )
+        return run(train, str(folder), options, denormals, ranks=workers)
 
     def test_messages(self):
         for values, path in (("fp16", "core"), ("fp32", "torch"), ("int8", "core")):
             with self.subTest(values=values, path=path), tempfile.TemporaryDirectory() as name:
                 folder = pathlib.Path(name)
                 results = self.trained(folder, {"values": values, "path": path})
-                subprocess.run([PEERS[0], name, str(WORKERS), str(STEPS), str(RATIO), values, str(results[0][3])], check=True)
-                elements = sum(s.numel() for s in results[0][2][:1])
+                subprocess.run(
+                    [
+                        PEERS[0],
+                        name,
+                        str(WORKERS),
+                        str(STEPS),
+                        str(RATIO),
+                        values,
+                        str(results[0][3]),
+                    ],
+                    check=True,
+                )
+                elements = results[0][2][0].numel()
                 for step in range(STEPS):
-                    ours = [(folder / f"python.{rank}.{step}").read_bytes() for rank in range(WORKERS)]
-                    theirs = [(folder / f"cpp.{rank}.{step}").read_bytes() for rank in range(WORKERS)]
+                    ours = [
+                        (folder / f"python.{rank}.{step}").read_bytes() for rank in range(WORKERS)
+                    ]
+                    theirs = [
+                        (folder / f"cpp.{rank}.{step}").read_bytes() for rank in range(WORKERS)
+                    ]
                     self.assertEqual(ours, theirs, f"step {step}")
                     # C++ adds Python's messages; Python adds C++'s.
-                    self.assertTrue(torch.equal(floats(folder / f"sum.{step}"), results[0][2][step]), f"step {step}")
-                    self.assertTrue(torch.equal(self.added(theirs, step, results[0][3], elements), results[0][2][step]))
+                    self.assertTrue(
+                        torch.equal(floats(folder / f"sum.{step}"), results[0][2][step]),
+                        f"step {step}",
+                    )
+                    self.assertTrue(
+                        torch.equal(
+                            self.added(theirs, step, results[0][3], elements), results[0][2][step]
+                        )
+                    )
                 info = dgc.inspect_message(theirs[2])
-                self.assertEqual((info["step"], info["sender"], len(info["frames"])), (STEPS - 1, 2, len(SHAPES)))
+                self.assertEqual(
+                    (info["step"], info["sender"], len(info["frames"])), (STEPS - 1, 2, len(SHAPES))
+                )
                 self.assertEqual({f["values"] for f in info["frames"]}, {values, "fp32"})
                 self.assertEqual(reference_decoder.decode_message(ours[1])["sender"], 1)
 
@@ -97,29 +127,68 @@ class Wire(unittest.TestCase):
             targets.append((t, sums.data_ptr() + 4 * begin, count))
             begin += count
         buffers = [ctypes.create_string_buffer(m, len(m)) for m in messages]
-        core.add_messages([(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)], targets, 1.0, step, schema)
+        core.add_messages(
+            [(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)],
+            targets,
+            1.0,
+            step,
+            schema,
+        )
         with self.assertRaisesRegex(dgc.Error, "rank 0: sent step"):
-            core.add_messages([(ctypes.addressof(buffers[0]), len(messages[0]))], targets, 0.0, step + 1, schema)
-        damaged = ctypes.create_string_buffer(messages[0][:-1] + bytes([messages[0][-1] ^ 1]), len(messages[0]))
+            core.add_messages(
+                [(ctypes.addressof(buffers[0]), len(messages[0]))], targets, 0.0, step + 1, schema
+            )
+        damaged = ctypes.create_string_buffer(
+            messages[0][:-1] + bytes([messages[0][-1] ^ 1]), len(messages[0])
+        )
         with self.assertRaisesRegex(dgc.Error, "rank 0: .*checksum"):
-            core.add_messages([(ctypes.addressof(damaged), len(messages[0]))], targets, 1.0, step, schema)
+            core.add_messages(
+                [(ctypes.addressof(damaged), len(messages[0]))], targets, 1.0, step, schema
+            )
         return sums
 
     @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
     def test_sgd_selects_the_same(self):
-        for values, nesterov in (("fp32", False), ("fp16", True)):
-            with self.subTest(values=values, nesterov=nesterov), tempfile.TemporaryDirectory() as name:
-                folder = pathlib.Path(name)
-                results = self.trained(folder, {"values": values, "nesterov": nesterov})
-                subprocess.run([PEERS[1], name, str(WORKERS), str(STEPS), str(RATIO), values, str(int(nesterov))], check=True)
-                for rank, (parameters, ours, _, _) in enumerate(results):
-                    theirs = state_file(folder / f"state.{rank}")
-                    self.assertEqual(theirs["step"], STEPS)
-                    for part in ("velocity", "residual"):
-                        for tensor in SHAPES:
-                            # The same entries were sent exactly where u and v are the same, bit for bit.
-                            self.assertTrue(torch.equal(ours[part][tensor], theirs[part][tensor]), f"{part} of '{tensor}', rank {rank}")
-                    torch.testing.assert_close(parameters, floats(folder / "parameters"), rtol=1e-5, atol=1e-5)
+        cases = (({"values": "fp32"}, WORKERS), ({"values": "fp16", "nesterov": True}, 2))
+        for options, workers in cases:
+            with self.subTest(workers=workers, **options):
+                self.compare_with_sgd(options, workers)
+
+    @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
+    def test_sgd_drops_the_same_velocities(self):
+        for path, nesterov in (("core", False), ("torch", False), ("torch", True)):
+            with self.subTest(path=path, nesterov=nesterov):
+                velocity = self.compare_with_sgd(
+                    {"values": "fp32", "nesterov": nesterov, "path": path}, 2, denormals=True
+                )
+                # Some had decayed below the normal range, and some had not.
+                dropped = int((velocity["third"] == 0).sum())
+                self.assertTrue(1000 < dropped < velocity["third"].numel() - 1000, dropped)
+
+    def compare_with_sgd(self, options, workers, denormals=False):
+        """The same run of dgc::Sgd. The same entries were sent exactly where u and v are the same,
+        bit for bit."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            results = self.trained(folder, options, denormals, workers)
+            nesterov = str(int(options.get("nesterov", False)))
+            subprocess.run(
+                [PEERS[1], name, str(workers), str(STEPS), str(RATIO), options["values"], nesterov],
+                check=True,
+            )
+            for rank, (parameters, ours, _, _) in enumerate(results):
+                theirs = state_file(folder / f"state.{rank}")
+                self.assertEqual(theirs["step"], STEPS)
+                for part in ("velocity", "residual"):
+                    for tensor in SHAPES:
+                        self.assertTrue(
+                            torch.equal(ours[part][tensor], theirs[part][tensor]),
+                            f"{part} of '{tensor}', rank {rank}",
+                        )
+                torch.testing.assert_close(
+                    parameters, floats(folder / "parameters"), rtol=1e-5, atol=1e-5
+                )
+            return results[0][1]["velocity"]
 
 
 def state_file(file):
@@ -128,7 +197,9 @@ def state_file(file):
     found = {"step": saved["step"], "velocity": {}, "residual": {}}
     for tensor in saved["tensors"]:
         for part in ("velocity", "residual"):
-            found[part][tensor["name"]] = torch.frombuffer(bytearray(struct.pack(f"<{len(tensor[part])}I", *tensor[part])), dtype=torch.float32)
+            found[part][tensor["name"]] = torch.frombuffer(
+                bytearray(struct.pack(f"<{len(tensor[part])}I", *tensor[part])), dtype=torch.float32
+            )
     return found
 
 
