@@ -12,9 +12,10 @@ Error ended_earlier(const Error& cause) {
   static constexpr std::string_view kEarlier = "the group ended earlier: ";
   // A subgroup has this from its parent already.
   if (cause.problem().starts_with(kEarlier)) return cause;
+  const std::string subject = cause.subject().empty() ? "" : cause.subject() + ": ";
   const std::string hint = cause.hint().empty() ? "" : cause.hint() + "; then ";
   return Error(cause.code(), "exchange", cause.subject(),
-               fmt::format("{}{}: {}", kEarlier, cause.operation(), cause.problem()),
+               fmt::format("{}{}: {}{}", kEarlier, cause.operation(), subject, cause.problem()),
                hint + "make a new group");
 }
 

@@ -216,7 +216,7 @@ TEST(SgdFaults, AReplicaThatDivergesAtTheEndIsFoundOnRequest) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::diverged);
     EXPECT_EQ(error->subject(), "rank 1");
-    EXPECT_TRUE(says(error, "the group ended earlier: compare parameters: has other parameters"))
+    EXPECT_TRUE(says(error, "the group ended earlier: compare parameters: rank 1: has other"))
         << error->what();
   }
 }
