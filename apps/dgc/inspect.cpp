@@ -132,8 +132,8 @@ void add_inspect(CLI::App& app) {
   auto* command =
       app.add_subcommand("inspect", "Show what is in a message, a state file or a checkpoint");
   command->footer(
-      "Files are validated completely, checksums included. Of a folder that has checkpoints all\n"
-      "are listed, the newest first, with what is wrong with each.\n\nExample:\n"
+      "Files are validated completely, checksums included. A folder of checkpoints is\n"
+      "listed, the newest checkpoint first, with what is wrong with each.\n\nExample:\n"
       "  dgc inspect message.dgc\n  dgc inspect state.dgc --json\n  dgc inspect checkpoints\n"
       "  dgc inspect checkpoints/step-000000001200");
   auto path = std::make_shared<std::string>();
