@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "bench/bench.h"
+#include "bench/options.h"
 #include "compress/update.h"
 #include "dgc/compressor.h"
 #include "dgc/error.h"
@@ -236,9 +237,9 @@ nlohmann::json run_one(const Options& options, CompressOptions settings, const s
   Timings whole;
   std::uint64_t reselected = 0;
   std::uint64_t candidates = 0;
-  process::ProgressBar progress(fmt::format("{}, {} thread{}", kind, threads, threads == 1 ? "" : "s"),
-                             static_cast<std::size_t>(options.warmup + options.steps),
-                             options.quiet);
+  process::ProgressBar progress(
+      fmt::format("{}, {} thread{}", kind, threads, threads == 1 ? "" : "s"),
+      static_cast<std::size_t>(options.warmup + options.steps), options.quiet);
   for (int i = 0; i < options.warmup; ++i) {
     fixture.new_gradients();
     step();
@@ -388,40 +389,37 @@ void add_bench_compress(CLI::App& bench) {
       "Example:\n  dgc bench compress --elements 25600000 --ratio 0.001 --threads 1,2\n"
       "  dgc bench compress --input gradient.f32 --values fp16 --json");
   auto o = std::make_shared<Options>();
-  command->add_option("--elements", o->elements, "Parameters in all")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
-  command->add_option("--ratio", o->ratio, "Share that is sent")
-      ->capture_default_str()
-      ->check(CLI::Range(1e-9, 1.0));
+  add_elements(command, o->elements, "Number of parameters");
+  add_ratio(command, o->ratio);
   command->add_option("--threads", o->threads, "Thread counts to measure")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  command->add_option("--kind", o->kinds, "Gradients: gaussian, student (heavy tails)")
+  command
+      ->add_option("--kind", o->kinds,
+                   "Distribution of the gradients: gaussian, or student (heavy tails)")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::IsMember({"gaussian", "student"}));
-  command->add_option("--input", o->input, "Draw gradients from this file of raw float32 instead");
-  command->add_option("--shapes", o->shapes, "Cut the parameters up as: resnet50, single")
+  command->add_option("--input", o->input, "Take gradients from this file of raw float32");
+  command->add_option("--shapes", o->shapes, "Shapes of the tensors: resnet50, or a single one")
       ->capture_default_str()
       ->check(CLI::IsMember({"resnet50", "single"}));
-  command->add_option("--selection", o->selection, "reuse, sampled, exact")->capture_default_str();
-  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
-  command->add_option("--indices", o->indices, "auto, rice, runs, bitmap")->capture_default_str();
-  command->add_option("--momentum", o->momentum, "0 for none")->capture_default_str();
+  command
+      ->add_option("--selection", o->selection, "How entries are selected: reuse, sampled or exact")
+      ->capture_default_str();
+  add_values(command, o->values);
+  command
+      ->add_option("--indices", o->indices, "How positions are coded: auto, rice, runs or bitmap")
+      ->capture_default_str();
+  command->add_option("--momentum", o->momentum, "Momentum; 0 for none")->capture_default_str();
   command->add_flag("--nesterov", o->nesterov, "Nesterov momentum");
-  command->add_option("--steps", o->steps, "Steps to measure")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
-  command->add_option("--warmup", o->warmup, "Steps before measuring")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1000000));
-  command->add_option("--seed", o->seed, "Of the gradients")->capture_default_str();
+  add_steps(command, o->steps);
+  add_warmup(command, o->warmup);
+  command->add_option("--seed", o->seed, "Seed of the gradients")->capture_default_str();
   command->add_flag("--no-verify", o->no_verify,
                     "Skip the check of the last step against a plain implementation");
-  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
-  command->add_flag("--quiet", o->quiet, "No progress");
+  add_output(command, o->as_json, o->quiet);
   command->callback([o] { run(*o); });
 }
 

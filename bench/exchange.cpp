@@ -14,6 +14,7 @@
 
 #include "bench/bench.h"
 #include "bench/exchange_worker.h"
+#include "bench/options.h"
 #include "dgc/engines.h"
 #include "exchange/layout.h"
 #include "process/launcher.h"
@@ -190,18 +191,12 @@ void add_bench_exchange(CLI::App& bench) {
   auto o = std::make_shared<Options>();
   command
       ->add_option("--engine", o->engine,
-                   "local, gloo, mpi, auto; default: what this was started for, else gloo if built "
-                   "in, else local")
+                   "local, gloo, mpi or auto (default: that of mpirun or torchrun; elsewhere gloo, "
+                   "or local where gloo is not built in)")
       ->check(CLI::IsMember({"local", "gloo", "mpi", "auto"}));
-  auto* workers = command->add_option("--workers", o->workers, "Workers to start")
-                      ->capture_default_str()
-                      ->check(CLI::Range(1, 1024));
-  command->add_option("--elements", o->elements, "Parameters in all")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 31));
-  command->add_option("--ratio", o->ratio, "Share that is sent")
-      ->capture_default_str()
-      ->check(CLI::Range(1e-9, 1.0));
+  auto* workers = add_ranged(command, "--workers", o->workers, "Workers to start", 1, 1024);
+  add_elements(command, o->elements, "Number of parameters");
+  add_ratio(command, o->ratio);
   std::vector<std::string> names = {"all"};
   names.insert(names.end(), kAlgorithms.begin(), kAlgorithms.end());
   command
@@ -211,17 +206,13 @@ void add_bench_exchange(CLI::App& bench) {
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::IsMember(names));
-  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
-  command->add_option("--steps", o->steps, "Steps to measure of each")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
-  command->add_option("--timeout", o->timeout, "Seconds that a worker waits for another")
-      ->capture_default_str()
-      ->check(CLI::Range(0.001, 1e6));
+  add_values(command, o->values);
+  add_steps(command, o->steps, "Steps to measure of each algorithm");
+  add_ranged(command, "--timeout", o->timeout, "Seconds that a worker waits for another", 0.001,
+             1e6);
   command->add_flag("--no-verify", o->no_verify,
                     "Skip the comparison with a plain sum and of the workers' parameters");
-  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
-  command->add_flag("--quiet", o->quiet, "No progress");
+  add_output(command, o->as_json, o->quiet);
   command->callback([o, workers] {
     o->workers_given = workers->count() > 0;
     run(*o);

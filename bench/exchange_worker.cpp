@@ -236,8 +236,8 @@ nlohmann::json measure(Group& group, const Options& options, const Topology& top
   Trainer trainer(group, options, topology, algorithm, options.elements,
                   verified ? kWarmup + options.steps + 1 : 0);
   process::ProgressBar progress(std::string(name_of(algorithm)),
-                             static_cast<std::size_t>(kWarmup + options.steps),
-                             options.quiet || group.rank() != 0);
+                                static_cast<std::size_t>(kWarmup + options.steps),
+                                options.quiet || group.rank() != 0);
   Bucket bucket;
   nlohmann::json runs = nlohmann::json::array();
   for (int i = 0; i < kWarmup + options.steps; ++i) {
@@ -265,7 +265,7 @@ nlohmann::json measure_plain(Group& group, const Options& options, const std::st
   nlohmann::json runs = nlohmann::json::array();
   Traffic moved;
   process::ProgressBar progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
-                             options.quiet || group.rank() != 0);
+                                options.quiet || group.rank() != 0);
   for (int i = 0; i < kWarmup + options.steps; ++i) {
     // Small whole numbers: sums are exact in any order.
     for (std::size_t e = 0; e < values.size(); ++e) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/bench.h"
+#include "bench/options.h"
 #include "dgc/exchange.h"
 #include "process/terminal.h"
 
@@ -71,37 +72,28 @@ void add_bench_torch(CLI::App& bench) {
   command->add_option("--model", o->model, "resnet50, cnn (28x28), lstm (words)")
       ->capture_default_str()
       ->check(CLI::IsMember({"resnet50", "cnn", "lstm"}));
-  command->add_option("--batch", o->batch, "Of each worker [4, 32 or 20, by model]")
+  command
+      ->add_option("--batch", o->batch,
+                   "Examples of each worker's step (default: resnet50 4, cnn 32, lstm 20)")
       ->check(CLI::Range(1, 65536));
-  command->add_option("--image", o->image, "Width and height, for resnet50")
-      ->capture_default_str()
-      ->check(CLI::Range(32, 1024));
-  command->add_option("--ratio", o->ratio, "Share that is sent")
-      ->capture_default_str()
-      ->check(CLI::Range(1e-9, 1.0));
-  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
-  command->add_option("--algorithm", o->algorithm, "auto, allgather, owner, dense, hierarchical")
+  add_ranged(command, "--image", o->image, "Width and height of images, for resnet50", 32, 1024);
+  add_ratio(command, o->ratio);
+  add_values(command, o->values);
+  command
+      ->add_option("--algorithm", o->algorithm,
+                   "Exchange: auto, allgather, owner, dense or hierarchical")
       ->capture_default_str();
   command->add_option("--workers", o->workers, "Numbers of workers to measure, as threads")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
-  command->add_option("--cores", o->cores, "That the workers share; libtorch's threads")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--threads", o->threads, "Of each worker's compression")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
-  command->add_flag("--no-overlap", o->no_overlap, "Compress after backward, not beside it");
-  command->add_option("--steps", o->steps, "Steps to measure")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000000));
-  command->add_option("--warmup", o->warmup, "Steps before measuring")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1000000));
-  command->add_option("--seed", o->seed, "Of the weights and the data")->capture_default_str();
-  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
-  command->add_flag("--quiet", o->quiet, "No progress");
+  add_ranged(command, "--cores", o->cores, "Cores that the workers share", 1, 1024);
+  add_ranged(command, "--threads", o->threads, "Threads of each worker's compression", 1, 1024);
+  command->add_flag("--no-overlap", o->no_overlap, "Compress after backward instead of during it");
+  add_steps(command, o->steps);
+  add_warmup(command, o->warmup);
+  command->add_option("--seed", o->seed, "Seed of the weights and the data")->capture_default_str();
+  add_output(command, o->as_json, o->quiet);
   command->callback([o] { run(*o); });
 }
 

@@ -135,8 +135,8 @@ class Worker {
     const bool first = group_->rank() == 0;
     const int total = options_.warmup + options_.steps;
     process::ProgressBar progress(fmt::format("{}, {} worker{}", options_.model, group_->size(),
-                                           group_->size() == 1 ? "" : "s"),
-                               static_cast<std::size_t>(total), options_.quiet || !first);
+                                              group_->size() == 1 ? "" : "s"),
+                                  static_cast<std::size_t>(total), options_.quiet || !first);
     Measured measured;
     for (int i = 0; i < total; ++i) {
       const Batch batch = make_batch(options_);

@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "bench/bench.h"
+#include "bench/options.h"
 #include "dgc/error.h"
 #include "dgc/wire.h"
 #include "process/terminal.h"
@@ -277,23 +278,13 @@ void add_bench_wire(CLI::App& bench) {
       "\"over\" is index bits over the entropy bound of uniform positions.\n\n"
       "Example:\n  dgc bench wire\n  dgc bench wire --elements 1000000 --ratio 0.01 --json");
   auto o = std::make_shared<Options>();
-  command->add_option("--elements", o->elements, "Elements of the tensor")
-      ->capture_default_str()
-      ->check(CLI::Range(std::uint64_t{1000}, std::uint64_t{1} << 31));
-  command
-      ->add_option("--ratio", o->ratio, "Share that is sent; 10 and 100 times it are measured too")
-      ->capture_default_str()
-      ->check(CLI::Range(1e-9, 1.0));
-  command->add_option("--messages", o->messages, "Messages to add up at the receiver")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
-  command->add_option("--repeat", o->repeat, "Runs of each measurement")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 100000));
-  command->add_option("--seed", o->seed, "Of positions and values")->capture_default_str();
+  add_elements(command, o->elements, "Elements of the tensor", 1000);
+  add_ratio(command, o->ratio, "Share that is sent; 10 and 100 times it are measured too");
+  add_ranged(command, "--messages", o->messages, "Messages to add up at the receiver", 1, 4096);
+  add_ranged(command, "--repeat", o->repeat, "Runs of each measurement", 1, 100'000);
+  command->add_option("--seed", o->seed, "Seed of positions and values")->capture_default_str();
   command->add_flag("--no-verify", o->no_verify, "Skip the comparison of what was decoded");
-  command->add_flag("--json", o->as_json, "Print an array of JSON objects");
-  command->add_flag("--quiet", o->quiet, "No progress");
+  add_output(command, o->as_json, o->quiet);
   command->callback([o] { run(*o); });
 }
 

@@ -143,8 +143,9 @@ void add_data(CLI::App& app) {
   auto* command =
       app.add_subcommand("data", "List the data sets for training, and check those you have");
   command->footer(
-      "Without a command: every set that a recipe can use, whether it is on this machine, and how\n"
-      "to get it. A set is looked for in $DGC_DATA/NAME, then where Debian's packages put it.\n\n"
+      "Without a command, this lists the data sets that recipes use, whether each is on this\n"
+      "machine, and how to get it. dgc looks in $DGC_DATA/NAME, then where Debian's packages put\n"
+      "them.\n\n"
       "Examples:\n"
       "  dgc data\n"
       "  dgc data --json\n"
@@ -155,10 +156,10 @@ void add_data(CLI::App& app) {
   command->add_flag("--json", *as_json, "Print JSON");
 
   auto* check_command =
-      command->add_subcommand("check", "Say what a folder holds and whether it is whole");
+      command->add_subcommand("check", "Check whether a data set is complete and undamaged");
   check_command->footer(
-      "Counts, ranges and the contents of every file are checked, and MD5s where they are known.\n"
-      "Exits with 1 when something is wrong with the data.\n\n"
+      "The check reads every file: counts, ranges, contents, and the MD5 where it is known.\n"
+      "The exit status is 1 when something is wrong with the data.\n\n"
       "Examples:\n"
       "  dgc data check ~/data/cifar10\n"
       "  dgc data check asterisk --json\n"
@@ -170,7 +171,7 @@ void add_data(CLI::App& app) {
   check_command->add_flag("--json", arguments->as_json, "Print JSON");
   check_command->add_flag("--quick", arguments->quick,
                           "Read only the headers of images and audio, and no archives");
-  check_command->add_flag("-q,--quiet", arguments->quiet, "No progress on stderr");
+  check_command->add_flag("-q,--quiet", arguments->quiet, "Print no progress");
   check_command->callback([arguments, as_json] {
     arguments->as_json |= *as_json;  // before or after `check`
     check(*arguments);

@@ -60,16 +60,16 @@ int main(int argc, char** argv) {
   CLI::App app{
       "dgc: train across slow networks by sending 0.1 % of each gradient.\n\n"
       "  dgc train                               train a model on several workers\n"
-      "  dgc plan                                whether it pays on your network, predicted\n"
-      "  dgc report RUN...                       what came out of training runs, as a page\n"
-      "  dgc data                                data sets for training, and where they are\n"
-      "  dgc sizes                               messages of the paper's models, measured\n"
-      "  dgc info                                what this build can do on this machine\n"
+      "  dgc plan                                predict whether compression pays on your network\n"
+      "  dgc report RUN...                       compare training runs, as a table and a page\n"
+      "  dgc data                                list and check data sets for training\n"
+      "  dgc sizes                               measure the messages of the paper's models\n"
+      "  dgc info                                show what this build can do on this machine\n"
       "  dgc bench compress                      speed of a compression step\n"
       "  dgc bench wire                          size and speed of the wire format\n"
       "  dgc bench exchange                      bytes and time of each exchange algorithm\n"
-      "  dgc bench torch                         what it costs a training step of libtorch\n"
-      "  dgc inspect FILE                        what is in a message, state or checkpoint\n\n"
+      "  dgc bench torch                         cost of dgc in a training step of libtorch\n"
+      "  dgc inspect FILE                        show what is in a message, state or checkpoint\n\n"
       "`dgc COMMAND --help` explains each, with examples.",
       "dgc"};
   app.set_version_flag("--version", "dgc " DGC_VERSION);

@@ -295,8 +295,7 @@ void run(const Options& o) {
 void add_plan(CLI::App& app) {
   auto* command = app.add_subcommand("plan", "Predict whether compression pays on your network");
   command->footer(
-      "Steps are predicted without overlap of computing and moving. docs/plan.md has the "
-      "equations.\n\n"
+      "The table begins with the assumptions. docs/plan.md has the equations.\n\n"
       "Example: 8 machines on 1 Gbps Ethernet, on which a step of ResNet-50 takes 250 ms\n"
       "  dgc plan --model resnet50 --compute 250ms --bandwidth 1Gbps --nodes 8\n\n"
       "More examples:\n"
@@ -305,34 +304,46 @@ void add_plan(CLI::App& app) {
       "  dgc plan --model alexnet --compute 360ms --bandwidth 1Gbps,10Gbps --chart alexnet.svg");
   auto o = std::make_shared<Options>();
   command->add_option("--model", o->model, "A known model: alexnet, resnet50, vgg16, lstm …");
-  command->add_option("--parameters", o->parameters, "Or the number of parameters of your own");
-  command->add_option("--one-dimensional", o->one_dimensional,
-                      "Of those, in biases and normalisation, which are sent whole (default: 0)");
-  command->add_option("--compute", o->compute, "Time of a step of one worker, as 120ms");
-  command->add_flag("--measure", o->measure, "Measure that time, by running the model here");
+  command->add_option("--parameters", o->parameters,
+                      "For a model of your own: its number of parameters");
+  command->add_option(
+      "--one-dimensional", o->one_dimensional,
+      "How many of those are biases or normalisation, which are sent whole (default: 0)");
+  command->add_option("--compute", o->compute,
+                      "Time that one worker takes to compute a step, such as 120ms");
+  command->add_flag("--measure", o->measure, "Measure that time on this machine");
   command->add_option(
       "--batch", o->batch,
       fmt::format("Examples of a worker's step, for --measure (default: {})", kDefaultBatch));
-  command->add_option("--bandwidth", o->bandwidths, "Of a node's link, as 1Gbps; or several")
+  command
+      ->add_option("--bandwidth", o->bandwidths,
+                   "Bandwidth of a node's link, such as 1Gbps; several with commas")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--latency", o->latency, "Of a message between nodes")->capture_default_str();
-  command->add_option("--nodes", o->nodes, "Numbers of nodes")
+  command->add_option("--latency", o->latency, "Time that a message takes between nodes")
+      ->capture_default_str();
+  command->add_option("--nodes", o->nodes, "Number of nodes; several with commas")
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--workers-per-node", o->workers_per_node, "GPUs or processes of each node")
+  command
+      ->add_option("--workers-per-node", o->workers_per_node,
+                   "Workers (GPUs or processes) on each node")
       ->capture_default_str();
   command->add_option("--inside-bandwidth", o->inside,
-                      "Between workers of a node (default: 100Gbps)");
+                      "Bandwidth between workers of a node (default: 100Gbps)");
   command->add_option("--algorithm", o->algorithm,
-                      "Only this of DGC's: auto, allgather, owner, hierarchical (default: all)");
-  command->add_option("--ratio", o->ratio, "Share that is sent")->capture_default_str();
-  command->add_option("--values", o->values, "fp32, fp16, bf16, int8, sign")->capture_default_str();
+                      "Exchange: auto, allgather, owner or hierarchical (default: compare all)");
+  command->add_option("--ratio", o->ratio, "Share of the gradient's entries that is sent")
+      ->capture_default_str();
+  command
+      ->add_option("--values", o->values,
+                   "Number format of the entries: fp32, fp16, bf16, int8 or sign")
+      ->capture_default_str();
   command->add_option("--shared-cores", o->shared_cores,
-                      "All workers are on one machine and share so many cores");
-  command->add_option("--costs", o->costs, "JSON file with other constants (docs/plan.md)");
+                      "All workers run on one machine and share so many cores");
+  command->add_option("--costs", o->costs, "Read other constants from a JSON file (docs/plan.md)");
   command->add_option("--chart", o->chart,
-                      "Write speed-up against nodes, as FILE.svg or FILE.html");
+                      "Draw the speed-up against nodes, into FILE.svg or FILE.html");
   command->add_flag("--json", o->as_json, "Print the predictions as JSON");
   command->callback([o] { run(*o); });
 }

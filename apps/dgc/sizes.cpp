@@ -123,18 +123,18 @@ void add_sizes(CLI::App& app) {
       "message of the last: in the paper's format (16-bit runs and fp32, tensors of one dimension\n"
       "whole), as `dgc train` sends it (Rice-coded gaps and fp16), the same with tensors of one\n"
       "dimension as int8 (`--dense-values int8`), and with signs everywhere (`--values sign\n"
-      "--dense-values sign`). All of them takes some minutes and 6 GiB.\n\n"
+      "--dense-values sign`). Measuring all models takes some minutes and 6 GiB.\n\n"
       "Examples:\n"
       "  dgc sizes\n"
       "  dgc sizes ResNet-50 PTB\n"
       "  dgc sizes --json > sizes.json");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("MODEL", arguments->models, "Which (default: all): " + names);
-  command->add_option("--steps", arguments->steps, "Of training, for each model")
+  command->add_option("MODEL", arguments->models, "Models to measure (default: all): " + names);
+  command->add_option("--steps", arguments->steps, "Training steps of each model")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   command->add_flag("--json", arguments->as_json, "Print a JSON array");
-  command->add_flag("-q,--quiet", arguments->quiet, "No progress on stderr");
+  command->add_flag("-q,--quiet", arguments->quiet, "Print no progress");
   command->callback([arguments] { run(*arguments); });
 }
 

@@ -1,3 +1,6 @@
+// Transcripts as Deep Speech 2 spells them: upper case letters, apostrophe and space. Marks between
+// words become spaces, single digits become words; what else has digits is not known to be spoken
+// one way, and is refused rather than guessed. Label 0 is CTC's blank.
 #include "data/alphabet.h"
 
 #include <fmt/format.h>

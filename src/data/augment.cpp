@@ -1,3 +1,13 @@
+// Crops of pictures, resampled and mirrored.
+//
+// Resampling is separable, with a triangle filter. Output pixel i of an axis lies at
+// c = (i + offset + 1/2) * scale of the source, and takes from source pixel x
+//
+//   weight = max(0, 1 - |x + 1/2 - c| / max(1, scale)), divided by the sum of all weights
+//
+// which is linear interpolation where the picture grows, and an average over all pixels where it
+// shrinks. Rows go first, and only those that are needed. The random crops are those of He et al.
+// (CIFAR) and of Inception (ImageNet: 8 to 100 % of the area, aspect ratio 3/4 to 4/3).
 #include "data/augment.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,9 @@
+// Error rates of speech recognition: the least number of insertions, deletions and substitutions
+// that turn the hypothesis into the reference (Levenshtein), over the length of the reference.
+//
+//   d[i][j] = min(d[i-1][j-1] + (reference[i] != hypothesis[j]), d[i-1][j] + 1, d[i][j-1] + 1)
+//
+// of which one row at a time is kept.
 #include "data/error_rate.h"
 
 #include <numeric>

@@ -1,3 +1,9 @@
+// JPEG to RGB with libjpeg-turbo.
+//
+// A picture that is going to be shrunk is decoded smaller: libjpeg leaves out the high frequencies
+// of each 8 x 8 block, and so gives 1/2, 1/4 or 1/8 of the size at a fraction of the time. The
+// smallest is taken whose shorter side is still long enough. Sizes, scans and memory are bounded,
+// because the files come from anywhere; what libjpeg would fill up with grey is an error.
 #include "data/jpeg.h"
 
 // jpeglib.h wants the types of stdio.h, and does not include it.

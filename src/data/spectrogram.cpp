@@ -1,3 +1,12 @@
+// The log spectrogram of Deep Speech 2:
+//
+//   frames       20 ms of samples every 10 ms, times a Hamming window
+//   transform    Fourier, of which the magnitudes of the bins up to half the sample rate stay
+//   scale        log(1 + magnitude), samples in units of 16-bit audio
+//   normalise    mean 0 and deviation 1 over the whole utterance
+//
+// A window of 20 ms has no power of two of samples (320 at 16 kHz), so the transform is Stockham's
+// for any product of small primes, written for several frames at once.
 #include "data/spectrogram.h"
 
 #include <fmt/format.h>

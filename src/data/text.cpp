@@ -1,3 +1,6 @@
+// Text as numbers. A line is words, or characters, with a mark at its end. The vocabulary has the
+// tokens of the training text by falling frequency, equals by first appearance, so that the same
+// text gives the same numbers everywhere; tokens that it does not have become <unk>.
 #include "data/text.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,9 @@
+// From predictions to advice.
+//
+// The fastest dense method is compared with the fastest compressing one. Of methods that are equal
+// within 3 % the first is taken: dense before compressing, exact before selected twice. Compression
+// pays where it saves kWorthwhile of the dense step. Its gain falls as bandwidth grows, so the
+// bandwidth below which it pays is found by bisection, on a logarithmic scale.
 #include "plan/advice.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,8 @@
+// Speed-up against nodes as an SVG, one panel for each bandwidth, one line for each method.
+//
+// Axes are logarithmic above 128 nodes; the dotted line is the ideal speed-up. Lines are named at
+// their right end: names that would lie on each other are moved apart, in the order of the lines.
+// Colours follow light and dark, and dense methods are dashed.
 #include "plan/chart.h"
 
 #include <fmt/format.h>

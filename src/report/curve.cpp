@@ -1,3 +1,9 @@
+// Curves for plots: fewer points, and less noise.
+//
+// thin: the curve is cut into equal stretches; of each stay the smallest value, the largest, and a
+// gap if there is one. So spikes and gaps are never lost, which every n-th point would lose.
+// smooth: the mean over the 2 % of the curve around each value, from prefix sums, with the same
+// reach on both sides.
 #include "report/curve.h"
 
 namespace dgc::report {

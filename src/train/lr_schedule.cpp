@@ -1,3 +1,12 @@
+// The rate at epoch t of T, as a factor of --lr:
+//
+//   constant          1
+//   cosine            (1 + cos(pi t / T)) / 2
+//   step:F@E1,E2      F for each of E1, E2 ... that t has reached
+//   anneal:F          F^-floor(t)
+//   plateau:F         divided by F after each evaluation whose loss is not the best so far
+//
+// In the first --lr-warmup epochs it rises from a tenth in a straight line.
 #include "train/lr_schedule.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,7 @@
+// Batches made ahead of their use. Each thread takes the next draw (a range of positions of the
+// epoch), makes its batch and puts it under the draw's number; next() takes them in the order of
+// the numbers. A batch depends on its draw alone, so the number of threads changes nothing. At most
+// two for each thread, and two more, wait to be taken.
 #include "train/prefetch.h"
 
 #include <algorithm>
