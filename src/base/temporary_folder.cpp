@@ -11,9 +11,9 @@ namespace dgc {
 
 namespace fs = std::filesystem;
 
-TemporaryFolder::TemporaryFolder(const std::string& prefix) {
+TemporaryFolder::TemporaryFolder(const std::string& prefix, fs::path parent) {
   std::error_code error;
-  const fs::path parent = fs::temp_directory_path(error);
+  if (parent.empty()) parent = fs::temp_directory_path(error);
   std::string name = (parent / (prefix + "XXXXXX")).string();
   if (!error && ::mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error) {

@@ -8,8 +8,9 @@ namespace dgc {
 
 class TemporaryFolder {
  public:
-  /// "<prefix>XXXXXX" in TMPDIR, or where the system has temporary files. Throws Error(io).
-  explicit TemporaryFolder(const std::string& prefix = "dgc-");
+  /// "<prefix>XXXXXX" in `parent`; "": in TMPDIR, or where the system has temporary files. Throws
+  /// Error(io).
+  explicit TemporaryFolder(const std::string& prefix = "dgc-", std::filesystem::path parent = {});
   /// Removes it with all that is in it.
   ~TemporaryFolder();
   TemporaryFolder(const TemporaryFolder&) = delete;

@@ -18,9 +18,8 @@
 #include <system_error>
 
 #include "base/patient_writer.h"
-#include "base/temporary_folder.h"
 #include "dgc/error.h"
-#include "process/temporary_folder.h"
+#include "process/launch_folder.h"
 #include "process/terminal.h"
 
 namespace dgc::process {
@@ -263,7 +262,7 @@ void launch(const Launch& launch) {
   int signal = 0;
   {
     const Interrupts interrupts;
-    const TemporaryFolder store("dgc-launch-");
+    const LaunchFolder store;
     std::vector<std::unique_ptr<Child>> children;
     for (int r = 0; r < launch.workers && interrupted == 0; ++r) {
       children.push_back(std::make_unique<Child>(r, launch, store.path()));

@@ -102,9 +102,9 @@ std::vector<Field> make_fields() {
       option("dense_values", &S::dense_values, "Compression",
              "number format of tensors of one dimension, in mode dgc"),
       option("algorithm", &S::algorithm, "Compression", "how workers exchange what they send"),
-      {"momentum-correction", &S::momentum_correction, "Compression", "momentum correction (paper, 3.2)"},
-      option("masking", &S::masking, "Compression",
-             "momentum factor masking (paper, 3.3)"),
+      {"momentum-correction", &S::momentum_correction, "Compression",
+       "momentum correction (paper, 3.2)"},
+      option("masking", &S::masking, "Compression", "momentum factor masking (paper, 3.3)"),
       {"clipping", &S::clipping, "Compression", "local gradient clipping (paper, 3.2)"},
       {"warmup", &S::warmup, "Compression", "warm-up of the sparsity (paper, 3.3)"},
 

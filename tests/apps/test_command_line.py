@@ -60,7 +60,7 @@ class CommandLine(unittest.TestCase):
         self.fails(2, "bench", "compress", "--elements", "-5", says="--elements")
         self.fails(2, "inspect", says="FILE is required")
         self.fails(1, "bench", "compress", "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
-        self.fails(1, "bench", "compress", "--selection", "best", says="reuse, sampled or exact")
+        self.fails(1, "bench", "compress", "--selection", "best", says="reuse, sampled, exact")
         self.fails(1, "bench", "compress", "--input", "/no/such/file", says="/no/such/file")
 
     def test_info(self) -> None:

@@ -118,7 +118,7 @@ def texts(rank):
         ("dense_values", "fp8", "dense_values 'fp8'"),
         ("indices", "dense", "dense is not a coding for a selection"),
         ("indices", "huffman", "indices 'huffman'"),
-        ("selection", "top", "selection 'top': is unknown (use reuse, sampled or exact)"),
+        ("selection", "top", "selection 'top': is unknown (use one of: reuse, sampled, exact)"),
         (
             "dense",
             "conv",

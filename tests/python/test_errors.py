@@ -226,7 +226,7 @@ class Errors(unittest.TestCase):
     def test_options_that_differ(self):
         for name, values, says in (
             ("ratio", (0.001, 0.01), "ratio 0.01"),
-            ("momentum", (0.9, 0.8), 'has "momentum 0.8" where rank 0 has "momentum 0.9"'),
+            ("momentum", (0.9, 0.8), "has 'momentum 0.8' where rank 0 has 'momentum 0.9'"),
         ):
             for error in run(differing, name, values, ranks=2):
                 self.assertIn("rank 1", error)

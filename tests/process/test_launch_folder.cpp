@@ -6,7 +6,7 @@
 #include <csignal>
 #include <fstream>
 
-#include "process/temporary_folder.h"
+#include "process/launch_folder.h"
 #include "support/processes.h"
 
 namespace dgc::test {
@@ -25,8 +25,8 @@ void leave_folder(const fs::path& parent) {
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
-    const process::TemporaryFolder folder(parent);
-    std::ofstream(folder.path() + "/store") << "something";
+    const process::LaunchFolder folder(parent);
+    std::ofstream(folder.path() / "store") << "something";
     if (::write(ready[1], "x", 1) != 1) ::_exit(1);
     for (;;) ::pause();
   }
@@ -43,10 +43,10 @@ TEST(LaunchFolder, TheNextRemovesThoseWhoseOwnerWasKilled) {
   leave_folder(parent.path());
   EXPECT_EQ(count(parent.path()), 1u) << "a killed process cannot remove anything";
   {
-    const process::TemporaryFolder mine(parent.path());
+    const process::LaunchFolder mine(parent.path());
     EXPECT_EQ(count(parent.path()), 1u);
     EXPECT_TRUE(fs::exists(mine.path()));
-    const process::TemporaryFolder another(parent.path());
+    const process::LaunchFolder another(parent.path());
     EXPECT_TRUE(fs::exists(mine.path())) << "its owner lives";
     EXPECT_EQ(count(parent.path()), 2u);
   }
@@ -60,7 +60,7 @@ TEST(LaunchFolder, LeavesWhatIsNotItsOwn) {
   std::ofstream(parent.path() / "other" / "lock") << "";
   std::ofstream(parent.path() / "dgc-launch-afile") << "";
   fs::create_directory_symlink(parent.path() / "other", parent.path() / "dgc-launch-link00");
-  const process::TemporaryFolder mine(parent.path());
+  const process::LaunchFolder mine(parent.path());
   EXPECT_EQ(count(parent.path()), 5u);
   EXPECT_TRUE(fs::exists(parent.path() / "other" / "lock"));
 }

@@ -7,24 +7,25 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
+
+#include "base/temporary_folder.h"
 
 namespace dgc::process {
 
-class TemporaryFolder {
+class LaunchFolder {
  public:
   /// Makes `parent`/dgc-launch-XXXXXX, and removes those there that belong to this user and whose
   /// owner is gone. Throws Error(io).
-  explicit TemporaryFolder(
+  explicit LaunchFolder(
       const std::filesystem::path& parent = std::filesystem::temp_directory_path());
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~LaunchFolder();
+  LaunchFolder(const LaunchFolder&) = delete;
+  LaunchFolder& operator=(const LaunchFolder&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_;
   int lock_ = -1;
 };
 

@@ -1,15 +1,12 @@
-#include "process/temporary_folder.h"
+#include "process/launch_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
+#include <string>
 #include <system_error>
-
-#include "dgc/error.h"
 
 namespace dgc::process {
 namespace {
@@ -46,27 +43,20 @@ void remove_left_folders(const fs::path& parent) {
 
 }  // namespace
 
-TemporaryFolder::TemporaryFolder(const fs::path& parent) {
+LaunchFolder::LaunchFolder(const fs::path& parent) : folder_(kPrefix, parent) {
   remove_left_folders(parent);
-  std::string pattern = (parent / kPrefix).string() + "XXXXXX";
-  if (::mkdtemp(pattern.data()) == nullptr) {
-    throw Error(ErrorCode::io, "launch", pattern,
-                "cannot be made: " + std::generic_category().message(errno),
-                "set TMPDIR to a folder that you can write to");
-  }
-  path_ = pattern;
-  const std::string unnamed = path_ + "/" + kLock + ".new";
+  const fs::path unnamed = path() / (std::string(kLock) + ".new");
   lock_ = ::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   // Where locks do not work, the folder stays without one, and nobody else removes it.
   if (lock_ >= 0 && ::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
     std::error_code ignored;
-    fs::rename(unnamed, path_ + "/" + kLock, ignored);
+    fs::rename(unnamed, path() / kLock, ignored);
   }
 }
 
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+// The folder goes after the lock's file is closed: nobody else can take it meanwhile but to remove
+// it too.
+LaunchFolder::~LaunchFolder() {
   if (lock_ >= 0) ::close(lock_);
 }
 
