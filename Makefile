@@ -11,7 +11,7 @@ CI_BASE ?= HEAD^
 
 configure = cmake --preset $(1) -Wno-dev --log-level=WARNING
 
-.PHONY: all build demo test check check-all sanitize sanitize-torch threads fuzz lint lint-all browser storm format clean
+.PHONY: all build demo test check check-all sanitize sanitize-torch threads fuzz lint lint-all browser storm mutations format clean
 
 all: build
 
@@ -34,7 +34,7 @@ test: build
 check: sanitize threads fuzz lint browser
 
 check-all:
-	@$(MAKE) test sanitize threads sanitize-torch lint-all browser storm
+	@$(MAKE) test sanitize threads sanitize-torch lint-all browser storm mutations
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 
 sanitize:
@@ -81,6 +81,10 @@ browser: build
 # Killing and resuming, again and again.
 storm: build
 	@DGC_STORM=1 ctest --preset release -R '^(kill_and_resume|train_resume)$$'
+
+# Breaks the code in ways that tests have to notice.
+mutations:
+	@scripts/mutations
 
 format:
 	@scripts/lint --fix

@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <functional>
+#include <limits>
 #include <type_traits>
 
 #include "base/choice.h"
@@ -63,7 +64,13 @@ Option<Options> plain_option(const char* name, T Options::*member, bool compared
     } else if constexpr (std::is_arithmetic_v<T>) {
       // As double first: 0.9 is then what it is in a program.
       std::conditional_t<std::is_floating_point_v<T>, double, T> value{};
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      // Beyond the type: whoever checks the domain says what the domain is.
+      if (error == std::errc::result_out_of_range) {
+        value = text.starts_with('-') ? std::numeric_limits<decltype(value)>::lowest()
+                                      : std::numeric_limits<decltype(value)>::max();
+        error = {};
+      }
       if (error != std::errc{} || end != text.data() + text.size()) {
         refuse(std::is_floating_point_v<T> ? "a number" : "a whole number");
       }

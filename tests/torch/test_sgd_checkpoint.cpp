@@ -196,13 +196,18 @@ TEST(SgdCheckpoint, OtherNumbersOfWorkersKeepTheSumsOfUAndV) {
   }
 }
 
-TEST(SgdCheckpoint, OfAnotherModelIsRefusedAndNothingChanges) {
-  const TemporaryFolder folder;
+/// A checkpoint of two workers, after three steps.
+void save_two_workers(const TemporaryFolder& folder) {
   run_workers(2, [&](Group& group) {
     Worker worker(group);
     worker.train(0, 3);
     save_checkpoint(folder.path(), worker.sgd);
   });
+}
+
+TEST(SgdCheckpoint, OfAnotherModelIsRefusedAndNothingChanges) {
+  const TemporaryFolder folder;
+  save_two_workers(folder);
   const auto expect_refusal = [&](const std::string& name, std::vector<std::int64_t> shape,
                                   ErrorCode code) {
     run_workers(2, [&](Group& group) {
@@ -228,11 +233,7 @@ TEST(SgdCheckpoint, OfAnotherModelIsRefusedAndNothingChanges) {
 
 TEST(SgdCheckpoint, DamageIsRefusedWithTheFile) {
   const TemporaryFolder folder;
-  run_workers(2, [&](Group& group) {
-    Worker worker(group);
-    worker.train(0, 3);
-    save_checkpoint(folder.path(), worker.sgd);
-  });
+  save_two_workers(folder);
   for (const char* file : {"model.pt", "optimizer.pt", "rank-00001.state", "manifest.json"}) {
     const auto path = folder.path() / "step-000000000003" / file;
     std::fstream stream(path, std::ios::in | std::ios::out | std::ios::binary);

@@ -291,12 +291,17 @@ def decode_frame(r: Reader, previous_tensor: int) -> Dict[str, Any]:
             "entries": [[index, value] for index, value in zip(indices, values)]}
 
 
-def decode_message(data: bytes) -> Dict[str, Any]:
-    require(len(data) < 4 or data[:4] == b"DGCM", "bad_magic")
-    require(len(data) >= MESSAGE_HEADER.size + TRAILER, "truncated")
-    fields = MESSAGE_HEADER.unpack_from(data)
-    _, version, reserved, sender, schema, frame_count, step, length = fields
+def header_of(data: bytes, magic: bytes, layout: struct.Struct) -> Any:
+    """The fields after magic and version, which are checked."""
+    require(len(data) < 4 or data[:4] == magic, "bad_magic")
+    require(len(data) >= layout.size + TRAILER, "truncated")
+    _, version, *fields = layout.unpack_from(data)
     require(version == 1, "bad_version")
+    return fields
+
+
+def decode_message(data: bytes) -> Dict[str, Any]:
+    reserved, sender, schema, frame_count, step, length = header_of(data, b"DGCM", MESSAGE_HEADER)
     require(length >= MESSAGE_HEADER.size + TRAILER, "bad_length")
     require(len(data) >= length, "truncated")
     require(len(data) <= length, "trailing_bytes")
@@ -334,11 +339,7 @@ def finite_floats(r: Reader, count: int) -> List[int]:
 
 
 def decode_state(data: bytes) -> Dict[str, Any]:
-    require(len(data) < 4 or data[:4] == b"DGCS", "bad_magic")
-    require(len(data) >= STATE_HEADER.size + TRAILER, "truncated")
-    fields = STATE_HEADER.unpack_from(data)
-    _, version, flags, reserved, rank, workers, step, tensor_count = fields
-    require(version == 1, "bad_version")
+    flags, reserved, rank, workers, step, tensor_count = header_of(data, b"DGCS", STATE_HEADER)
     check_checksum(data)
     require(flags & ~1 == 0, "reserved_bits", "flags")
     require(reserved == 0, "reserved_bits")
