@@ -14,8 +14,6 @@
 namespace dgc::app {
 namespace {
 
-using data::CheckedData;
-using data::DataSet;
 using nlohmann::json;
 
 constexpr std::size_t kMostProblems = 20;

@@ -20,8 +20,6 @@
 namespace dgc::app {
 namespace {
 
-namespace fs = std::filesystem;
-
 volatile std::sig_atomic_t stop_signal = 0;
 
 /// Asks the run to stop after its next step, with a checkpoint.
