@@ -44,7 +44,7 @@ void remove_left_folders(const fs::path& parent) {
 }  // namespace
 
 LaunchFolder::LaunchFolder(const fs::path& parent) : folder_(kPrefix, parent) {
-  remove_left_folders(parent);
+  remove_left_folders(path().parent_path());
   const fs::path unnamed = path() / (std::string(kLock) + ".new");
   lock_ = ::open(unnamed.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   // Where locks do not work, the folder stays without one, and nobody else removes it.

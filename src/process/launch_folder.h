@@ -14,10 +14,9 @@ namespace dgc::process {
 
 class LaunchFolder {
  public:
-  /// Makes `parent`/dgc-launch-XXXXXX, and removes those there that belong to this user and whose
-  /// owner is gone. Throws Error(io).
-  explicit LaunchFolder(
-      const std::filesystem::path& parent = std::filesystem::temp_directory_path());
+  /// Makes dgc-launch-XXXXXX in `parent` (see TemporaryFolder), and removes those there that belong
+  /// to this user and whose owner is gone. Throws Error(io).
+  explicit LaunchFolder(const std::filesystem::path& parent = {});
   ~LaunchFolder();
   LaunchFolder(const LaunchFolder&) = delete;
   LaunchFolder& operator=(const LaunchFolder&) = delete;

@@ -1,12 +1,12 @@
 #include "process/rendezvous.h"
 
-#include <cstdlib>
+#include "base/environment.h"
 
 namespace dgc::process {
 
 bool meets_at_address(const std::string& engine) {
   const std::string chosen = engine == "auto" ? engine_from_environment() : engine;
-  return chosen == "gloo" && std::getenv("DGC_STORE") == nullptr;
+  return chosen == "gloo" && !variable("DGC_STORE");
 }
 
 }  // namespace dgc::process
