@@ -20,6 +20,7 @@
 #include "checkpoint/all_ranks.h"
 #include "checkpoint/disk.h"
 #include "checkpoint/inventory.h"
+#include "compress/reshard.h"
 
 namespace dgc::checkpoint {
 
@@ -137,18 +138,11 @@ void check_files_are_there(const Inventory& inventory, const Choice& choice,
   }
 }
 
-/// Old ranks whose states `rank` of `ranks` goes on with, of `workers`.
-std::vector<int> old_ranks_of(int rank, int ranks, int workers) {
-  std::vector<int> old;
-  for (int i = rank; i < workers; i += ranks) old.push_back(i);
-  return old;
-}
-
 /// Files that `rank` reads: all shared ones, and what becomes of old ranks' states.
 std::vector<std::size_t> needed_by(int rank, int ranks, const Manifest& manifest) {
   std::vector<std::size_t> files;
   for (std::size_t i = 0; i < manifest.shared_files(); ++i) files.push_back(i);
-  for (const int old : old_ranks_of(rank, ranks, manifest.workers)) {
+  for (const int old : compress::old_ranks_of(rank, ranks, manifest.workers)) {
     files.push_back(manifest.rank_file(old));
   }
   return files;
@@ -309,7 +303,8 @@ void Checkpoint::load_state(State& state) const {
   std::optional<State> sum;
   on_all_ranks(group, kLoad, [&] {
     check_kind(manifest, state, group, impl_->path.string());
-    for (const int old_rank : old_ranks_of(group.rank(), group.size(), manifest.workers)) {
+    for (const int old_rank :
+         compress::old_ranks_of(group.rank(), group.size(), manifest.workers)) {
       if (!sum) {
         sum = load(old_rank);
       } else {

@@ -1,9 +1,13 @@
 #include "train/across_ranks.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 #include <span>
 
+#include "base/difference.h"
 #include "dgc/collectives.h"
+#include "dgc/error.h"
 
 namespace dgc::train {
 
@@ -13,6 +17,13 @@ std::vector<std::string> gathered(Group& group, const std::string& mine) {
     all.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   return all;
+}
+
+void require_same(Group& group, const std::string& mine, const std::string& hint) {
+  const auto difference = first_difference(gathered(group, mine));
+  if (!difference) return;
+  throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", difference->rank),
+              difference->text(), hint);
 }
 
 std::vector<double> summed(Group& group, const std::vector<double>& mine) {

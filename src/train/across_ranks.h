@@ -12,6 +12,10 @@ namespace dgc::train {
 /// What all ranks say, in their order. A collective call.
 std::vector<std::string> gathered(Group& group, const std::string& mine);
 
+/// Throws Error(configuration_mismatch), with `hint`, on all ranks unless all say the same: it
+/// names the first rank that differs from rank 0, and the first line. A collective call.
+void require_same(Group& group, const std::string& mine, const std::string& hint);
+
 /// Sums over all ranks, added in their order: the same bits everywhere. A collective call.
 std::vector<double> summed(Group& group, const std::vector<double>& mine);
 

@@ -40,16 +40,12 @@ ordered_json shared(Group& group, const ordered_json& mine) {
 }
 
 void compare_settings(Group& group, const RunRequest& request) {
-  ordered_json mine = relevant(request.settings);
-  mine["resume"] = request.resume;
-  const ordered_json first = shared(group, mine);
-  for (const auto& [name, value] : mine.items()) {
-    if (differs_between_ranks(name) || value == first.value(name, ordered_json())) continue;
-    throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group.rank()),
-                fmt::format("has {} {} where rank 0 has {}", name, value.dump(),
-                            first.value(name, ordered_json()).dump()),
-                "start all workers with the same settings");
+  std::string mine = fmt::format("resume {}\n", request.resume);
+  const ordered_json settings = relevant(request.settings);
+  for (const auto& [name, value] : settings.items()) {
+    if (!differs_between_ranks(name)) mine += fmt::format("{} {}\n", name, value.dump());
   }
+  require_same(group, mine, "start all workers with the same settings");
 }
 
 /// Rank 0: writes down what a new run is.

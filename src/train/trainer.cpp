@@ -154,12 +154,8 @@ class Trainer {
 
   /// Ranks that have other data would evaluate at other steps, and wait for each other.
   void compare_data() {
-    const std::string mine = std::to_string(task_->positions());
-    const std::vector<std::string> all = gathered(group_, mine);
-    if (all.front() == mine) return;
-    throw Error(ErrorCode::configuration_mismatch, "train", fmt::format("rank {}", group_.rank()),
-                fmt::format("has {} examples where rank 0 has {}", mine, all.front()),
-                "give all workers the same data");
+    require_same(group_, fmt::format("{} examples", task_->positions()),
+                 "give all workers the same data");
   }
 
   void announce() {
