@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <thread>
 
+#include "base/environment.h"
 #include "bench/bench.h"
 #include "bench/exchange_worker.h"
 #include "bench/options.h"
@@ -139,11 +139,6 @@ void print(const nlohmann::json& results, const Options& options) {
   fmt::print("{}\n", options.no_verify ? "not verified" : "verified");
 }
 
-bool is_set(const char* name) {
-  const char* const value = std::getenv(name);
-  return value != nullptr && *value != '\0';
-}
-
 void run(const Options& options) {
   settings_of(options);  // wrong values are reported here and not by every worker
   const std::vector<std::string> built = engines();
@@ -159,7 +154,7 @@ void run(const Options& options) {
                 fmt::format("mpirun -n {} dgc bench exchange --engine mpi", options.workers));
   }
   const bool joins =
-      engine == "mpi" || (engine == "gloo" && is_set("RANK") && is_set("WORLD_SIZE"));
+      engine == "mpi" || (engine == "gloo" && variable("RANK") && variable("WORLD_SIZE"));
   if (joins) {
     const auto group = process::join_group(engine, timeout_of(options));
     const nlohmann::json results = work(*group, options);
