@@ -4,32 +4,56 @@
 # make check      what CI runs beside the tests: sanitizers, fuzzers, formatting, clang-tidy on what changed
 # make check-all  before a release: all of that at full length, on all files, and libtorch's code sanitized
 # make clean      remove all build folders
+#
+# TORCH=2.13.0 with make, make demo or make test: that PyTorch, from PyPI, in place of Debian's. What needs
+# no libtorch is built in build, the rest in build-torch-2.13.0. The tests are those of the rest.
 
 FUZZ_SECONDS ?= 10
 # clang-tidy reads what changed since this commit.
 CI_BASE ?= HEAD^
+TORCH ?=
 
 configure = cmake --preset $(1) -Wno-dev --log-level=WARNING
+# The command alone: neither tests nor the PyTorch package.
+command_alone = -DDGC_BUILD_TESTS=OFF -DDGC_WITH_PYTHON=OFF
+# -U: what `make demo` left out comes back.
+everything = -UDGC_BUILD_TESTS -UDGC_WITH_PYTHON
+
+# $(call compile,options,target)
+ifeq ($(TORCH),)
+folder = build
+define compile
+	@$(call configure,release) $(1)
+	@cmake --build build $(2)
+endef
+else
+folder = build-torch-$(TORCH)
+define compile
+	@$(call configure,release) $(1)
+	@cmake --build build --target dgc_core_build
+	@place=$$(scripts/torch-environment $(TORCH) $(folder)/venv) && cmake -S . -B $(folder) -G Ninja \
+	  -DCMAKE_BUILD_TYPE=Release -DDGC_CORE_BUILD=$(CURDIR)/build -DCMAKE_PREFIX_PATH=$$place \
+	  -DDGC_PYTHON_EXECUTABLE=$(CURDIR)/$(folder)/venv/bin/python -DDGC_TEST_PYPI=ON \
+	  -Wno-dev --log-level=WARNING $(1)
+	@cmake --build $(folder) $(2)
+endef
+endif
 
 .PHONY: all build demo test check check-all sanitize sanitize-torch threads fuzz lint lint-all browser storm mutations format clean
 
 all: build
 
-# -U: what `make demo` left out comes back.
 build:
 	@scripts/install-packages build
-	@$(call configure,release) -UDGC_BUILD_TESTS -UDGC_WITH_PYTHON
-	@cmake --build --preset release
+	$(call compile,$(everything))
 
-# Only the command: neither tests nor the PyTorch package.
 demo:
-	@scripts/install-packages demo
-	@$(call configure,release) -DDGC_BUILD_TESTS=OFF -DDGC_WITH_PYTHON=OFF
-	@cmake --build --preset release --target dgc_command
-	build/dgc train --preset small --compare dense,dgc
+	@scripts/install-packages $(if $(TORCH),build,demo)
+	$(call compile,$(command_alone),--target dgc_command)
+	$(folder)/dgc train --preset small --compare dense,dgc
 
 test: build
-	@ctest --preset release
+	@ctest --test-dir $(folder) --parallel 2 --output-on-failure --no-tests=error
 
 check: sanitize threads fuzz lint browser
 

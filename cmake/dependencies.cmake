@@ -9,15 +9,20 @@ if(DGC_WITH_GLOO)
   find_package(Gloo REQUIRED)
 endif()
 if(DGC_WITH_TORCH AND NOT TARGET dgc_libtorch)
-  # Not find_package(Torch): Debian's wants parts of Caffe2 that no package has, and links more than
-  # is used.
-  find_library(DGC_TORCH_CPU_LIBRARY torch_cpu REQUIRED)
-  find_library(DGC_C10_LIBRARY c10 REQUIRED)
-  find_path(DGC_TORCH_INCLUDE_DIR torch/csrc/api/include/torch/torch.h REQUIRED)
+  include(${CMAKE_CURRENT_LIST_DIR}/libtorch.cmake)
+  foreach(dgc_part IN ITEMS DGC_TORCH_CPU_LIBRARY DGC_C10_LIBRARY DGC_TORCH_INCLUDE_DIR)
+    if(NOT ${dgc_part})
+      message(FATAL_ERROR "libtorch was not found (${dgc_part}): install libtorch-dev, or activate a "
+              "virtual environment that has PyTorch, or name its folder in CMAKE_PREFIX_PATH")
+    endif()
+  endforeach()
   add_library(dgc_libtorch INTERFACE IMPORTED)
   target_include_directories(dgc_libtorch INTERFACE
     ${DGC_TORCH_INCLUDE_DIR} ${DGC_TORCH_INCLUDE_DIR}/torch/csrc/api/include)
-  target_link_libraries(dgc_libtorch INTERFACE ${DGC_TORCH_CPU_LIBRARY} ${DGC_C10_LIBRARY})
+  # PyTorch's own packages have a copy of Gloo inside libtorch_cpu, with all its symbols visible. The
+  # system's Gloo, which our engine is compiled for, has to come first, or its calls end in the copy.
+  target_link_libraries(dgc_libtorch INTERFACE $<$<BOOL:${DGC_WITH_GLOO}>:gloo>
+    ${DGC_TORCH_CPU_LIBRARY} ${DGC_C10_LIBRARY})
 endif()
 if(DGC_WITH_MPI)
   set(MPI_CXX_SKIP_MPICXX ON)  # the C functions only

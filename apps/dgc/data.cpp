@@ -1,5 +1,6 @@
 // dgc data: the data sets that recipes can use, and whether those on this machine are whole.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <memory>

@@ -76,10 +76,12 @@ dgc::train::ModelSizes dgc::train::measure_sizes(const models::Model&, int,
   app::start_anew("sizes");
 }
 
-bool dgc::process::has_libtorch() { return !app::torch_program().empty(); }
+std::string dgc::process::libtorch_version() {
+  return app::torch_program().empty() ? "" : DGC_LIBTORCH_VERSION;
+}
 
 std::unique_ptr<dgc::Group> dgc::process::join_group(const std::string& engine,
                                                      std::chrono::milliseconds timeout) {
-  if (meets_at_address(engine) && has_libtorch()) app::start_anew("MASTER_ADDR");
+  if (meets_at_address(engine) && !libtorch_version().empty()) app::start_anew("MASTER_ADDR");
   return make_group(engine, timeout);
 }

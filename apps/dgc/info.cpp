@@ -23,8 +23,10 @@ void run(bool as_json) {
     (target.supported ? supported : untested).push_back(target.name);
   }
   nlohmann::json integrations = nlohmann::json::array();
-  if (process::has_libtorch())
-    integrations.push_back("libtorch (dgc::Sgd, dgc train, rendezvous by address)");
+  if (const std::string version = process::libtorch_version(); !version.empty()) {
+    integrations.push_back(
+        fmt::format("libtorch {} (dgc::Sgd, dgc train, rendezvous by address)", version));
+  }
   const nlohmann::json info = {{"version", DGC_VERSION},
                                {"target", active},
                                {"targets", supported},

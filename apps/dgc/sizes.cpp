@@ -2,6 +2,7 @@
 #include "train/measure_sizes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,7 @@
 // dgc train: parses what is asked for, and runs it here, on workers that it starts, or as one of
 // the workers of an mpirun or torchrun.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/sysinfo.h>
 
 #include <cstdlib>

@@ -1,6 +1,7 @@
 #include "data/digest.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <openssl/evp.h>
 
 #include <array>

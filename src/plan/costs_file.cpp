@@ -1,6 +1,7 @@
 #include "plan/costs_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <nlohmann/json.hpp>

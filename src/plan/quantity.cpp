@@ -1,6 +1,7 @@
 #include "plan/quantity.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cmath>

@@ -9,8 +9,9 @@
 
 namespace dgc::process {
 
-/// Whether this installation has libtorch: training, and groups that meet at MASTER_ADDR.
-bool has_libtorch();
+/// The version of libtorch in this installation, for training and for groups that meet at
+/// MASTER_ADDR. Empty where there is none.
+std::string libtorch_version();
 
 /// Whether the ranks of a group of this engine ("auto": what this process was started for) find
 /// each other by MASTER_ADDR and MASTER_PORT: with Gloo, unless DGC_STORE names a folder.

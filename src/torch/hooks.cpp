@@ -12,6 +12,8 @@ namespace dgc::sgd {
 namespace {
 
 using torch::autograd::variable_list;
+// A std::shared_ptr in libtorch 1.13, an intrusive_ptr in 2.13.
+using NodePointer = decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()));
 
 struct Before final : torch::autograd::FunctionPreHook {
   Before(const GradientHooks::Callback& f, std::size_t t) : call(f), tensor(t) {}
@@ -39,7 +41,7 @@ struct GradientHooks::Impl {
   Callback before;
   Callback after;
   struct Hooked {
-    std::shared_ptr<torch::autograd::Node> node;  // tensors hold it weakly
+    NodePointer node;  // tensors hold it weakly
     const void* before;
     std::uintptr_t after;
   };

@@ -30,9 +30,7 @@ std::vector<torch::optim::OptimizerParamGroup> param_groups_of(Group& group,
     throw;
   }
   std::vector<torch::optim::OptimizerParamGroup> all;
-  for (const SgdGroup& g : groups) {
-    all.emplace_back(g.parameters.values(), std::make_unique<SgdGroupOptions>(g.options));
-  }
+  for (const SgdGroup& g : groups) all.emplace_back(g.parameters.values());
   return all;
 }
 
@@ -54,6 +52,11 @@ std::vector<SgdGroup> numbered(const std::vector<torch::Tensor>& parameters,
 Sgd::Impl::Impl(Group& the_group, std::span<const SgdGroup> groups, SgdOptions the_options,
                 std::vector<torch::optim::OptimizerParamGroup>& the_param_groups)
     : group(the_group), options(std::move(the_options)), param_groups(the_param_groups) {
+  // Not earlier: the constructor of libtorch 2's Optimizer puts the defaults in their place, unless
+  // they are of a type of its own.
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    param_groups[g].set_options(std::make_unique<SgdGroupOptions>(groups[g].options));
+  }
   // Whatever is wrong here, the others are told: they wait in the handshake.
   try {
     check_options();

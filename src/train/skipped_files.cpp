@@ -1,6 +1,7 @@
 #include "train/skipped_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <sstream>
 

@@ -28,8 +28,16 @@ else()
   set(ccache "")
 endif()
 
+if(CORE_BUILD)  # this build has the parts that need libtorch alone
+  foreach(component IN ITEMS core engines)
+    run(${CMAKE_COMMAND} --install ${CORE_BUILD} --prefix ${work}/prefix --component ${component})
+  endforeach()
+endif()
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
 run(${work}/prefix/bin/dgc --version)
+if(WITH_TORCH)  # finds its other half, and that finds libtorch
+  run(${work}/prefix/bin/dgc train synthetic --workers 1 --steps 1 --quiet --out ${work}/run)
+endif()
 
 # dgc::core, where Gloo and MPI cannot be found: it must not ask for them.
 run(${CMAKE_COMMAND} -S ${EXAMPLES}/quickstart -B ${work}/quickstart ${options} -DCMAKE_BUILD_TYPE=Release
