@@ -20,13 +20,13 @@ find_library(DGC_C10_LIBRARY c10 HINTS ${dgc_torch_places} PATH_SUFFIXES lib)
 find_path(DGC_TORCH_INCLUDE_DIR torch/csrc/api/include/torch/torch.h
           HINTS ${dgc_torch_places} PATH_SUFFIXES include)
 
-# PyTorch's own packages were compiled with the old layout of std::string up to 2.5. Programs would
-# compile with them, and then miss symbols.
+# PyTorch's own packages before 2.7 were compiled with the old layout of std::string (2.6: some of
+# them). Programs would compile with them, and then miss symbols.
 if(DGC_C10_LIBRARY)
   file(STRINGS ${DGC_C10_LIBRARY} dgc_new_strings LIMIT_COUNT 1 REGEX "__cxx11")
   if(NOT dgc_new_strings)
     message(FATAL_ERROR "${DGC_C10_LIBRARY} was compiled with the old C++ ABI "
-            "(_GLIBCXX_USE_CXX11_ABI=0). Use PyTorch 2.6 or newer, or Debian's libtorch-dev.")
+            "(_GLIBCXX_USE_CXX11_ABI=0). Use PyTorch 2.7 or newer, or Debian's libtorch-dev.")
   endif()
 endif()
 

@@ -29,6 +29,7 @@ std::vector<std::string> facts(const Run& run) {
   number(summary.seed, "seed ", "");
   add(summary.cpu);
   number(summary.cores, "", " cores");
+  if (!summary.facts.libtorch.empty()) add("libtorch " + summary.facts.libtorch);
   std::string date = summary.date;
   if (date.size() == 20 && date[10] == 'T') date = date.substr(0, 10) + " " + date.substr(11, 5);
   if (!date.empty()) list.push_back(date + " UTC");

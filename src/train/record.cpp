@@ -154,8 +154,9 @@ constexpr Member<RunFacts> kModel[] = {
     {"higher_is_better", &RunFacts::higher_is_better},
     {"steps_per_epoch", &RunFacts::steps_per_epoch, true},
 };
-constexpr Member<RunFacts> kThreads[] = {
-    {"threads_per_worker", &RunFacts::threads_per_worker, true}};
+constexpr Member<RunFacts> kRunsOn[] = {
+    {"threads_per_worker", &RunFacts::threads_per_worker, true},
+    {"libtorch", &RunFacts::libtorch}};
 
 constexpr Member<Summary> kSummary[] = {{"dgc_version", &Summary::dgc_version},
                                         {"recipe", &Summary::recipe},
@@ -196,14 +197,14 @@ ordered_json times_json(const Times& times, Members<Times> members) {
 ordered_json facts_json(const RunFacts& facts) {
   ordered_json json;
   write(json, facts, Members<RunFacts>(kModel));
-  write(json, facts, Members<RunFacts>(kThreads));
+  write(json, facts, Members<RunFacts>(kRunsOn));
   return json;
 }
 
 RunFacts facts_from(const ordered_json& json) {
   RunFacts facts;
   read(json, facts, Members<RunFacts>(kModel));
-  read(json, facts, Members<RunFacts>(kThreads));
+  read(json, facts, Members<RunFacts>(kRunsOn));
   return facts;
 }
 
@@ -329,7 +330,7 @@ ordered_json to_json(const Summary& summary) {
   ordered_json json, machine;
   write(json, summary, Members<Summary>(kSummary));
   write(machine, summary, Members<Summary>(kMachine));
-  write(machine, summary.facts, Members<RunFacts>(kThreads));
+  write(machine, summary.facts, Members<RunFacts>(kRunsOn));
   json["machine"] = machine;
   write(json, summary.facts, Members<RunFacts>(kModel));
   write(json, summary, Members<Summary>(kFinished));
@@ -345,7 +346,7 @@ Summary summary_from(const ordered_json& json) {
   read(json, summary, Members<Summary>(kFinished));
   if (const auto& machine = found(json, "machine"); machine.is_object()) {
     read(machine, summary, Members<Summary>(kMachine));
-    read(machine, summary.facts, Members<RunFacts>(kThreads));
+    read(machine, summary.facts, Members<RunFacts>(kRunsOn));
   }
   if (const auto& modes = found(json, "modes"); modes.is_object()) {
     for (const auto& [name, result] : modes.items()) {

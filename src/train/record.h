@@ -143,6 +143,7 @@ struct RunFacts {
   double workers = kUnknown;
   std::string engine;
   double threads_per_worker = kUnknown;
+  std::string libtorch;  ///< its version: results differ between versions in their last digits
   double batch = kUnknown;
   std::string metric_name = "metric", metric_unit;
   bool higher_is_better = true;

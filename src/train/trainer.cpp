@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 #include <sys/sysinfo.h>
+#include <torch/version.h>
 #include <xxhash.h>
 
 #include <cmath>
@@ -403,6 +404,7 @@ class Trainer {
             .workers = real(group_.size()),
             .engine = std::string(group_.engine()),
             .threads_per_worker = real(threads_),
+            .libtorch = TORCH_VERSION,
             .batch = real(batch_of_worker(settings_, {0, group_.size()}) * group_.size()),
             .metric_name = info.name,
             .metric_unit = info.unit,

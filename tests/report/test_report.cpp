@@ -333,6 +333,17 @@ TEST_F(Report, a_dense_mode_has_no_sparse_tensors) {
   EXPECT_NE(page.find(">sparse<", dgc), std::string::npos);
 }
 
+TEST_F(Report, the_version_of_libtorch_is_named_where_it_is_known) {
+  Run run = whole("run");
+  const auto named = [&] {
+    return report_page(std::span(&run, 1)).find("libtorch 2.13.0") != std::string::npos;
+  };
+  EXPECT_FALSE(named());
+  run.summary.facts.libtorch = "2.13.0";
+  EXPECT_TRUE(named());
+  EXPECT_EQ(train::summary_from(train::to_json(run.summary)).facts.libtorch, "2.13.0");
+}
+
 TEST_F(Report, both_times_and_both_ratios_are_named) {
   Run run = whole("run");
   run.modes[1].result.time = train::Times{.compute = 90.0, .waiting = 3.9, .evaluate = 1.5};
