@@ -154,9 +154,8 @@ constexpr Member<RunFacts> kModel[] = {
     {"higher_is_better", &RunFacts::higher_is_better},
     {"steps_per_epoch", &RunFacts::steps_per_epoch, true},
 };
-constexpr Member<RunFacts> kRunsOn[] = {
-    {"threads_per_worker", &RunFacts::threads_per_worker, true},
-    {"libtorch", &RunFacts::libtorch}};
+constexpr Member<RunFacts> kRunsOn[] = {{"threads_per_worker", &RunFacts::threads_per_worker, true},
+                                        {"libtorch", &RunFacts::libtorch}};
 
 constexpr Member<Summary> kSummary[] = {{"dgc_version", &Summary::dgc_version},
                                         {"recipe", &Summary::recipe},
