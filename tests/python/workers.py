@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Callable, Collection, Dict, List
 
@@ -26,6 +27,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 import dgc  # noqa: E402
 
 torch.set_num_threads(1)
+# What a version of PyTorch has for the last time is not for the package to use.
+for kind in (DeprecationWarning, FutureWarning):
+    warnings.filterwarnings("error", category=kind, module=r"dgc(\.|$)")
 # The first bucket takes a megabyte, whatever bucket_cap_mb says, and would hold all of these
 # models.
 dist._DEFAULT_FIRST_BUCKET_BYTES = 2048
