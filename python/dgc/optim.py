@@ -128,6 +128,12 @@ def momentum_problem(optimizer: torch.optim.Optimizer, momentum: float, nesterov
     return ""
 
 
+def innermost(optimizer: Any) -> Any:
+    """The one that applies gradients: Accelerate, for example, puts one of its own around it."""
+    inner = getattr(optimizer, "optimizer", None)
+    return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
 def warn_without_optimizer() -> None:
     warnings.warn(
         "dgc.DGCState(optimizer=None) cannot check how gradients are applied. They have the "

@@ -25,6 +25,7 @@ from ._exchange import (
 )
 from ._parameters import Parameters, local_of
 from ._residuals import Part
+from .optim import innermost
 from ._torch_versions import before_each_step, check_fsdp2, dist, dtensor_of, is_mesh
 from .state import DGCState, Named
 
@@ -81,6 +82,7 @@ class ShardedState(DGCState):
                 "cannot be used with sharded gradients",
                 "use bfloat16, which needs none, and nonfinite='skip' to skip bad steps",
             )
+        optimizer = innermost(optimizer)
         super().__init__(parameters, _group_of(replicas), optimizer=optimizer, **options)
         self._handle = before_each_step(optimizer, self._before_step)
         # An exchange of what was exchanged would be wrong.

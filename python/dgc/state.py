@@ -15,7 +15,7 @@ from ._residuals import CoreResiduals, Residuals, Setting
 from ._dcp import DcpState
 from ._torch_residuals import TorchResiduals
 from ._torch_versions import dist, is_called_by_dcp, scaler_example
-from .optim import SGD, check_optimizer, momentum_problem, warn_without_optimizer
+from .optim import SGD, check_optimizer, innermost, momentum_problem, warn_without_optimizer
 
 Named = List[Tuple[str, torch.Tensor]]
 
@@ -234,20 +234,25 @@ class DGCState:
         self._begin()
 
     def to_dcp(self) -> "DcpState":
-        """For ``torch.distributed.checkpoint``, beside model and optimizer::
+        """For ``torch.distributed.checkpoint``: goes beside model and optimizer.
 
-        import torch.distributed.checkpoint as dcp
+        ::
 
-        dcp.save({"model": model.state_dict(), "dgc": state.to_dcp()}, checkpoint_id="checkpoint")
+            import torch.distributed.checkpoint as dcp
+
+            parts = {"model": model.state_dict(), "dgc": state.to_dcp()}
+            dcp.save(parts, checkpoint_id="checkpoint")
         """
         return DcpState(self)
 
     def from_dcp(self, checkpoint: Any) -> "DcpState":
         """For ``torch.distributed.checkpoint``: loads what :meth:`to_dcp` saved, also with another
-        number of workers. The sums of u and of v over all workers stay what they were::
+        number of workers. The sums of u and of v over all workers stay what they were.
 
-            saved = {"model": model.state_dict(), "dgc": state.from_dcp("checkpoint")}
-            dcp.load(saved, checkpoint_id="checkpoint")
+        ::
+
+            parts = {"model": model.state_dict(), "dgc": state.from_dcp("checkpoint")}
+            dcp.load(parts, checkpoint_id="checkpoint")
 
         :param checkpoint: the folder, or a StorageReader of another place.
         """
@@ -310,7 +315,7 @@ class DGCState:
                 f"scaler={scaler_example()}",
             )
         if optimizer is not None:
-            self._watch(optimizer, {p for _, p in named})
+            self._watch(innermost(optimizer), {p for _, p in named})
         by_name = {spec.name: t for t, spec in enumerate(self._specs)}
         if self._path == "core" and any(p.device.type != "cpu" for _, p in local):
             saved = self.state_dict()

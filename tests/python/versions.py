@@ -26,6 +26,18 @@ _NEW_NAME = "forward_sync_buffers" in inspect.signature(DDP).parameters
 NO_BUFFERS = {"forward_sync_buffers" if _NEW_NAME else "broadcast_buffers": False}
 
 
+def is_newer(text):
+    """Python that this version has no parts for."""
+    return any(
+        word in text and not has
+        for word, has in (
+            ("torch.compile", HAS_COMPILE),
+            ("fully_shard", HAS_FSDP2),
+            ("dcp", HAS_DCP),
+        )
+    )
+
+
 def as_this_version_has_it(text):
     """Python of the manual, which is for PyTorch 2.3 and newer; it says what was there before."""
     if HAS_CPU_SCALER:
