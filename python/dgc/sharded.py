@@ -7,7 +7,7 @@ the step, or all raise the same error.
 """
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
@@ -25,7 +25,6 @@ from ._exchange import (
 )
 from ._parameters import Parameters, local_of
 from ._residuals import Part
-from .optim import innermost
 from ._torch_versions import before_each_step, check_fsdp2, dist, dtensor_of, is_mesh
 from .state import DGCState, Named
 
@@ -66,6 +65,7 @@ class ShardedState(DGCState):
     ) -> None:
         check_fsdp2("ShardedState")
         self._whole: Dict[str, Any] = {}  # parameters by name
+        self._handle: Any = None  # of what optimizer.step() calls
         if not isinstance(optimizer, torch.optim.Optimizer):
             _check.refuse(
                 "ShardedState",
@@ -74,7 +74,17 @@ class ShardedState(DGCState):
                 "an optimizer of PyTorch, which exchanges the gradients in its step()",
                 "optimizer=torch.optim.SGD(model.parameters(), lr=0.1)",
             )
-        if options.get("scaler") is not None:
+        super().__init__(parameters, _group_of(replicas), optimizer=optimizer, **options)
+
+    def attach(
+        self,
+        parameters: Parameters,
+        scaler: Optional[Any] = None,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+    ) -> None:
+        """When a model or an optimizer was made anew: says which parameters the names are, and the
+        optimizer that is to exchange."""
+        if scaler is not None:
             _core.fail(
                 "invalid_argument",
                 "ShardedState",
@@ -82,13 +92,15 @@ class ShardedState(DGCState):
                 "cannot be used with sharded gradients",
                 "use bfloat16, which needs none, and nonfinite='skip' to skip bad steps",
             )
-        optimizer = innermost(optimizer)
-        super().__init__(parameters, _group_of(replicas), optimizer=optimizer, **options)
+        super().attach(parameters, None, optimizer)
+
+    def _watch(self, optimizer: torch.optim.Optimizer, parameters: Set[torch.Tensor]) -> None:
+        super()._watch(optimizer, parameters)
+        # What was exchanged is not to be exchanged again, by this state or another.
+        for handle in (self._handle, getattr(optimizer, "_dgc_exchange", None)):
+            if handle is not None:
+                handle.remove()
         self._handle = before_each_step(optimizer, self._before_step)
-        # An exchange of what was exchanged would be wrong.
-        old = getattr(optimizer, "_dgc_exchange", None)
-        if old is not None:
-            old.remove()
         setattr(optimizer, "_dgc_exchange", self._handle)
 
     def _local(self, operation: str, named: Named) -> Named:
@@ -135,8 +147,15 @@ class ShardedState(DGCState):
                 f"failed before: {self._failure}",
                 "load the last checkpoint",
             )
-        with torch.no_grad():
-            self._exchange()
+        try:
+            with torch.no_grad():
+                self._exchange()
+        except _core.Error:
+            raise
+        except Exception as error:
+            lost = self._lost(error)
+            fail(self, lost)
+            raise lost from error
 
     def _exchange(self) -> None:
         refused = _caught(self._check_optimizer)
@@ -209,17 +228,15 @@ class ShardedState(DGCState):
             if failed.item():
                 error = self._first_of(error)
         except Exception as lost:
-            error = error or _error_of(
-                "peer_lost",
-                "optimizer.step",
-                f"step {self.step}",
-                str(lost),
-                "look at what ended another rank",
-            )
+            error = error or self._lost(lost)
         if error is not None:
             fail(self, error)
             raise error
         return result[0]
+
+    def _lost(self, error: Exception) -> Exception:
+        hint = "look at what ended another rank"
+        return _error_of("peer_lost", "optimizer.step", f"step {self.step}", str(error), hint)
 
     def _first_of(self, error: Optional[Exception]) -> Exception:
         """Of the errors of all ranks of this replica."""

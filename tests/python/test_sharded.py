@@ -237,14 +237,18 @@ def refused(rank):
 
 
 def replaced(rank):
-    """A second state for an optimizer: exchanged is once."""
+    """A second state for an optimizer, then a second optimizer for the state: a step exchanges
+    once."""
     training = Sharded(ratio=0.1)
     first = training.state
     training.state = dgc.ShardedState(
         training.model, training.mesh["replicate"], optimizer=training.optimizer, ratio=0.1
     )
     training.step(rank, 0)
-    return first.step, training.state.step
+    training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
+    training.state.attach(training.model, optimizer=training.optimizer)
+    training.step(rank, 1)
+    return first.step, training.state.step, whole(training.model)
 
 
 def saved_whole(training):
@@ -384,7 +388,9 @@ class WithFsdp(unittest.TestCase):
                 self.assertIn(text, errors[what], what)
 
     def test_a_second_state_takes_the_place_of_the_first(self):
-        self.assertEqual(run(replaced), [(0, 1)] * 4)
+        results = run(replaced)
+        self.assertEqual([(first, second) for first, second, _ in results], [(0, 2)] * 4)
+        self.same_everywhere([parameters for _, _, parameters in results])
 
     def test_distributed_checkpoint(self):
         with tempfile.TemporaryDirectory() as folder:

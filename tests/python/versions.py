@@ -21,6 +21,9 @@ WITHOUT_DCP = _without("torch.distributed.checkpoint to rely on")
 HAS_CPU_SCALER = hasattr(torch.amp, "GradScaler")
 WITHOUT_CPU_SCALER = _without("GradScaler for the CPU")
 
+# Gloo of 1.13 knows no bfloat16.
+HALF_TYPES = (torch.float16, torch.bfloat16) if _VERSION >= (2, 0) else (torch.float16,)
+
 # 2.13 has another name for it, and warns about the old one.
 _NEW_NAME = "forward_sync_buffers" in inspect.signature(DDP).parameters
 NO_BUFFERS = {"forward_sync_buffers" if _NEW_NAME else "broadcast_buffers": False}
