@@ -9,7 +9,7 @@ import torch
 
 import dgc
 from versions import HAS_FSDP2, WITHOUT_FSDP2
-from workers import caught, run
+from workers import caught, run, same_parts
 
 STEPS = 12
 NAMES = ("replicate", "shard")
@@ -150,10 +150,12 @@ def nonfinite(rank, options):
     finite = all(
         torch.isfinite(t).all() for p in ("velocity", "residual") for t in parts[p].values()
     )
+    accumulated = not same_parts(parts, saved)
     # What the error says helps.
     training.state.load_state_dict(saved)
     training.step(rank, 2)
-    return error, second, same, finite, training.state.step, training.state.skipped
+    ended = (training.state.step, training.state.skipped)
+    return error, second, same and finite, accumulated, ended
 
 
 def killed(rank):
@@ -345,17 +347,23 @@ class WithFsdp(unittest.TestCase):
             {"clip_norm": 1e9, "path": "torch"},
         ):
             with self.subTest(**options):
-                for error, second, same, finite, step, _ in run(nonfinite, options):
+                results = run(nonfinite, options)
+                for error, second, good, _, ended in results:
                     self.assertIn(says, error)
                     self.assertIn("failed before", second)
-                    self.assertTrue(same and finite)
-                    self.assertEqual(step, 2)
+                    self.assertTrue(good)
+                    self.assertEqual(ended, (2, False))
+                # What a rank computed stays accumulated; not so, where the gradient of rank 3's
+                # replica cannot be clipped, what rank 2 has of it.
+                accumulated = [accumulated for _, _, _, accumulated, _ in results]
+                self.assertEqual(accumulated[:3], [True, True, "clip_norm" not in options])
 
     def test_a_step_is_skipped_on_all_ranks_of_the_mesh(self):
-        for error, _, same, finite, step, skipped in run(nonfinite, {"nonfinite": "skip"}):
+        for error, _, good, accumulated, ended in run(nonfinite, {"nonfinite": "skip"}):
             self.assertIsNone(error)
-            self.assertTrue(same and finite)
-            self.assertEqual((step, skipped), (2, False))
+            self.assertTrue(good)
+            self.assertFalse(accumulated)
+            self.assertEqual(ended, (2, False))
 
     def test_a_rank_that_dies(self):
         results = run(killed, dying=[3])

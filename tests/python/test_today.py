@@ -91,6 +91,7 @@ def train(rank, options, ddp=None, recompute=None, unused=False, autocast=False,
             (loss_of(training.ddp, rank, step, autocast) / 2).backward()
         else:
             loss_of(training.ddp, rank, step, autocast).backward()
+        assert (training.model.unused.weight.grad is None) or not unused
         training.optimizer.step()
     assert training.state.step == STEPS
     return flat(training.model), training.state.state_dict()
