@@ -1,26 +1,15 @@
 """DDP as scripts use it today: torch.compile, static graphs, autocast, scalers, activation
 checkpointing, no_sync. join() is refused."""
 
-import os
-import tempfile
 import unittest
 
-# Before torch is imported, and ranks are forked: compiled code of its own, by one thread.
-CACHE = tempfile.TemporaryDirectory()
-os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR=CACHE.name)
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.checkpoint import checkpoint
 
-import torch  # noqa: E402
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-import dgc  # noqa: E402
-from versions import (  # noqa: E402
-    HAS_COMPILE,
-    HAS_CPU_SCALER,
-    WITHOUT_COMPILE,
-    WITHOUT_CPU_SCALER,
-)
-from workers import Training, caught, flat, run, same_parts  # noqa: E402
+import dgc
+from versions import HAS_COMPILE, HAS_CPU_SCALER, WITHOUT_COMPILE, WITHOUT_CPU_SCALER
+from workers import Training, caught, flat, run, same_parts
 
 STEPS = 8
 EXACT = {"ratio": 1.0, "values": "fp32"}

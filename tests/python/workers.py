@@ -19,6 +19,9 @@ from typing import Any, Callable, Collection, Dict, List
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # advice about find_unused_parameters
+# torch.compile in the ranks: by one thread, and nothing is left behind or found from before.
+_compiled = tempfile.TemporaryDirectory()
+os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR=_compiled.name)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
