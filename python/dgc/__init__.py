@@ -8,6 +8,7 @@ the state::
     state = dgc.DGCState(ddp, optimizer=optimizer, momentum=0.9, warmup=4 * steps_per_epoch)
     ddp.register_comm_hook(state, dgc.hook)
 
+With FSDP2 use :class:`dgc.ShardedState`, which compresses between replicas.
 With weight decay use :class:`dgc.SGD` in place of ``torch.optim.SGD``. Adam is not supported.
 docs/pytorch.md has the rest.
 """
@@ -15,6 +16,7 @@ docs/pytorch.md has the rest.
 from ._core import Error, Schedule, __version__, inspect_message
 from ._hook import hook
 from .optim import SGD
+from .sharded import ShardedState
 from .state import DGCState, StepStats
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "Error",
     "SGD",
     "Schedule",
+    "ShardedState",
     "StepStats",
     "__version__",
     "hook",

@@ -1,12 +1,14 @@
 """The parameters of a model as the compressor sees them."""
 
-from typing import Any, Iterable, List, NamedTuple, Sequence, Set, Tuple, Union
+import weakref
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import torch
 
 from . import _check, _core
+from ._torch_versions import is_dtensor, is_whole_shard, unwrapped, without_wrappers
 
-NamedParameters = Iterable[Tuple[str, torch.nn.Parameter]]
+NamedParameters = Iterable[Tuple[str, torch.Tensor]]
 Parameters = Union[torch.nn.Module, NamedParameters]
 
 
@@ -19,11 +21,18 @@ class Spec(NamedTuple):
     elements: int
 
 
+def ddp_of(given: Any) -> "Optional[weakref.ref[torch.nn.Module]]":
+    """The DDP module that was given, compiled or not."""
+    module = unwrapped(given)
+    is_ddp = isinstance(module, torch.nn.parallel.DistributedDataParallel)
+    return weakref.ref(module) if is_ddp else None
+
+
 def _pairs_of(operation: str, given: Any) -> List[Tuple[str, torch.Tensor]]:
-    is_ddp = isinstance(given, torch.nn.parallel.DistributedDataParallel)
-    module = given.module if is_ddp else given
+    ddp = ddp_of(given)
+    module = given if ddp is None else getattr(ddp(), "module")
     if isinstance(module, torch.nn.Module):
-        return list(module.named_parameters())
+        return [(without_wrappers(name), p) for name, p in module.named_parameters()]
 
     def read(value: Any) -> List[Tuple[str, torch.Tensor]]:
         pairs = [(name, parameter) for name, parameter in value]
@@ -82,6 +91,31 @@ def named_parameters_of(operation: str, given: Any) -> List[Tuple[str, torch.Ten
             "give the model that is trained, after requires_grad is set",
         )
     return found
+
+
+def local_of(operation: str, name: str, parameter: torch.Tensor, sharded: bool) -> torch.Tensor:
+    """What this rank has of a parameter: all of it with DDP, a part of it with FSDP2."""
+
+    def fail(problem: str, hint: str) -> None:
+        _core.fail("invalid_argument", operation, f"parameter '{name}'", problem, hint)
+
+    if not is_dtensor(parameter):
+        if sharded:
+            fail(
+                "is not sharded",
+                "call fully_shard before the state is made; with DDP use dgc.DGCState",
+            )
+        return parameter
+    if not sharded:
+        fail("is a DTensor, of which this rank has a part", "with FSDP2 use dgc.ShardedState")
+    if not is_whole_shard(parameter):
+        fail(
+            f"is laid out as {getattr(parameter, 'placements')}, not along one dimension",
+            "give fully_shard the dimension that shards alone: fully_shard(model, "
+            'mesh=mesh["shard"]). The other one is for dgc.ShardedState',
+        )
+    local: torch.Tensor = getattr(parameter, "to_local")()
+    return local.detach()
 
 
 def specs_of(named: Sequence[Tuple[str, torch.Tensor]], dense: Sequence[str]) -> List[Spec]:

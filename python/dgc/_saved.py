@@ -1,7 +1,7 @@
 """What DGCState.state_dict makes: u, v and the step of one rank. How it is checked, and shared out
 when training goes on with another number of workers."""
 
-from typing import Any, Dict, List, Sequence, Union
+from typing import Any, Dict, List, NoReturn, Sequence, Union
 
 import torch
 
@@ -57,6 +57,21 @@ def load(residuals: Residuals, saved: Any, rank: int, workers: int) -> None:
     step = everything[0]["step"]
     if any(one["step"] != step for one in everything):
         _mismatch("list", "was not saved at one step", "give what all ranks saved at the same step")
+    _put(residuals, mine, step)
+
+
+def load_shares(residuals: Residuals, mine: Sequence[Saved], step: int) -> None:
+    """What old ranks saved that fall to this one; there may be none. On an Error nothing has
+    changed."""
+    for one in mine:
+        _check_one(one, residuals)
+        if one["step"] != step:
+            problem = f"is of step {one['step']}, rank 0 of step {step}"
+            mismatch(_OPERATION, f"rank {one['rank']}", problem, "save all ranks at one step")
+    _put(residuals, mine, step)
+
+
+def _put(residuals: Residuals, mine: Sequence[Saved], step: int) -> None:
     # A step that ended in the middle is not to be put back over what is loaded.
     residuals.restore()
     for t, spec in enumerate(residuals.specs):
@@ -83,8 +98,21 @@ def _share_of(everything: Sequence[Saved], rank: int, workers: int) -> List[Save
     return [by_rank[old] for old in _core.old_ranks_of(rank, workers, len(by_rank))]
 
 
+def mismatch(operation: str, subject: str, problem: str, hint: str) -> NoReturn:
+    _core.fail("state_mismatch", operation, subject, problem, hint)
+
+
 def _mismatch(subject: str, problem: str, hint: str) -> None:
-    _core.fail("state_mismatch", _OPERATION, subject, problem, hint)
+    mismatch(_OPERATION, subject, problem, hint)
+
+
+def refuse_shapes(operation: str, saved: Dict[str, Any], here: Dict[str, Any]) -> NoReturn:
+    """Names the first tensor that differs."""
+    name = next(n for n in [*here, *saved] if here.get(n) != saved.get(n))
+    problem = (
+        f"is {here.get(name, 'missing')} here and {saved.get(name, 'missing')} in what was saved"
+    )
+    mismatch(operation, f"'{name}'", problem, "make the same model")
 
 
 def _list_of(saved: Any) -> List[Saved]:
@@ -121,14 +149,7 @@ def _check_one(saved: Saved, residuals: Residuals) -> None:
             _check.refuse(_OPERATION, key, saved[key], "a dict", "what state_dict() returned")
     shapes = {s.name: list(s.shape) for s in residuals.specs}
     if saved["shapes"] != shapes:
-        names = [*shapes, *saved["shapes"]]
-        name = next(n for n in names if shapes.get(n) != saved["shapes"].get(n))
-        _mismatch(
-            f"'{name}'",
-            f"is {shapes.get(name, 'missing')} here and "
-            f"{saved['shapes'].get(name, 'missing')} in what was saved",
-            "make the same model",
-        )
+        refuse_shapes(_OPERATION, saved["shapes"], shapes)
     if bool(saved["velocity"]) != (residuals.part("velocity", 0) is not None):
         was = saved.get("options", {}).get("momentum", "on" if saved["velocity"] else "off")
         _mismatch(

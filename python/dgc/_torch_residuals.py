@@ -77,7 +77,17 @@ class TorchResiduals(Residuals):
         scale /= self._workers
         self.clip_factor = 1.0
         if self._options.clip_norm > 0.0:
-            scaled = (self.norm(parts) if norm is None else norm) * abs(scale)
+            whole = self.norm(parts) if norm is None else norm
+            if not math.isfinite(whole):
+                # These gradients are finite: others that the norm is of are not.
+                _core.fail(
+                    "nonfinite_gradient",
+                    "compress",
+                    "norm",
+                    f"the norm of all gradients is {whole} at step {self.step}, rank {self._rank}",
+                    "nothing was accumulated",
+                )
+            scaled = whole * abs(scale)
             local = self._options.clip_norm / math.sqrt(self._workers)
             if scaled > local:
                 self.clip_factor = local / scaled

@@ -1,5 +1,6 @@
 """The optimizer beside dgc.hook where there is weight decay, and the check of other optimizers."""
 
+import sys
 import warnings
 from typing import Any, Callable, Dict, Iterable, Optional, Set, Union
 
@@ -128,12 +129,25 @@ def momentum_problem(optimizer: torch.optim.Optimizer, momentum: float, nesterov
     return ""
 
 
+def innermost(optimizer: Any) -> Any:
+    """The one that applies gradients: Accelerate, for example, puts one of its own around it."""
+    inner = getattr(optimizer, "optimizer", None)
+    return innermost(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
+
+
+def _warn(text: str) -> None:
+    """Of the line of the script that called the package, by whatever way."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__package__") == __package__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
 def warn_without_optimizer() -> None:
-    warnings.warn(
+    _warn(
         "dgc.DGCState(optimizer=None) cannot check how gradients are applied. They have the "
         f"state's momentum in them: {_RULE}. An optimizer with momentum of its own, such as "
-        "SGD(momentum=0.9) or AdamW, trains wrongly.",
-        stacklevel=3,
+        "SGD(momentum=0.9) or AdamW, trains wrongly."
     )
 
 
@@ -170,16 +184,14 @@ def check_optimizer(
     if isinstance(optimizer, SGD):
         return
     if not is_known:
-        warnings.warn(
+        _warn(
             f"dgc.DGCState does not know {kind}: it has to apply w -= lr * p.grad, without "
-            "momentum of its own",
-            stacklevel=5,
+            "momentum of its own"
         )
     if momentum != 0.0 and any(
         group.get("weight_decay", 0.0) != 0.0 for group in optimizer.param_groups
     ):
-        warnings.warn(
+        _warn(
             f"weight decay of {kind} gets no momentum under dgc.hook; dgc.SGD gives it what "
-            "torch.optim.SGD would",
-            stacklevel=5,
+            "torch.optim.SGD would"
         )

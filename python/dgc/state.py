@@ -1,19 +1,23 @@
 """DGCState: what a rank keeps between steps."""
 
+import sys
 import threading
 import weakref
 import zlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
-import torch.distributed as dist
 
 from . import _check, _core, _saved
 from ._options import Options, Warmup
-from ._parameters import Parameters, Spec, named_parameters_of, specs_of
+from ._parameters import Parameters, Spec, ddp_of, local_of, named_parameters_of, specs_of
 from ._residuals import CoreResiduals, Residuals, Setting
+from ._dcp import DcpState
 from ._torch_residuals import TorchResiduals
-from .optim import SGD, check_optimizer, momentum_problem, warn_without_optimizer
+from ._torch_versions import dist, is_called_by_dcp, scaler_example
+from .optim import SGD, check_optimizer, innermost, momentum_problem, warn_without_optimizer
+
+Named = List[Tuple[str, torch.Tensor]]
 
 
 class StepStats(NamedTuple):
@@ -58,7 +62,7 @@ class DGCState:
     def __init__(
         self,
         parameters: Parameters,
-        process_group: Optional["dist.ProcessGroup"] = None,  # type: ignore[name-defined]
+        process_group: Optional["dist.ProcessGroup"] = None,
         momentum: float = Options.momentum,
         nesterov: bool = Options.nesterov,
         clip_norm: Optional[float] = Options.clip_norm,
@@ -81,11 +85,12 @@ class DGCState:
     ) -> None:
         self._options = Options.read(locals())  # before any other local name
         named = named_parameters_of("DGCState", parameters)
-        self._specs: List[Spec] = specs_of(named, self._options.dense)
+        local = self._local("DGCState", named)
+        self._specs: List[Spec] = specs_of(local, self._options.dense)
         self.schedule = self._options.make_schedule()
         self._scaled = scaler is not None
         self._rank, self._workers = _place_in(process_group)
-        on_cpu = all(p.device.type == "cpu" for _, p in named)
+        on_cpu = all(p.device.type == "cpu" for _, p in local)
         if path == "core" and not on_cpu:
             _core.fail(
                 "invalid_argument",
@@ -95,12 +100,13 @@ class DGCState:
                 "use 'torch' or 'auto'",
             )
         self._make_residuals(
-            "core" if path != "torch" and on_cpu else "torch", [p.device for _, p in named]
+            "core" if path != "torch" and on_cpu else "torch", [p.device for _, p in local]
         )
         self._begin()
         self.process_group, self.scaler = process_group, None
         self._optimizer: "Optional[weakref.ref[torch.optim.Optimizer]]" = None
         self._ids: Dict[torch.Tensor, int] = {}
+        self._ddp = ddp_of(parameters)
         if optimizer is None:
             warn_without_optimizer()
         self.attach(named, scaler, optimizer)
@@ -138,6 +144,10 @@ class DGCState:
         self._on_wire: Dict[int, Any] = {}  # tensors of the last exchange of each number
         self.stats: Optional[StepStats] = None
         self.skipped = False
+
+    def _local(self, operation: str, named: Named) -> Named:
+        """What this rank has of the parameters."""
+        return [(name, local_of(operation, name, p, sharded=False)) for name, p in named]
 
     # ---- what users ask --------------------------------------------------------------------------
 
@@ -185,23 +195,20 @@ class DGCState:
         lines = [
             "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths)), row[4]]) for row in rows
         ]
-        overlap = (
-            "off: "
-            + (
-                "clipping"
-                if self._options.clip_norm > 0.0
-                else "a scaler" if self._scaled else "steps may be skipped"
-            )
-            if self.deferred
-            else "on"
-        )
         return "\n".join(
             [
                 *lines,
-                f"overlap with backward: {overlap}; path: {self._path}",
+                f"overlap with backward: {self._overlap()}; path: {self._path}",
                 self.schedule.describe().rstrip(),
             ]
         )
+
+    def _overlap(self) -> str:
+        if not self.deferred:
+            return "on"
+        if self._options.clip_norm > 0.0:
+            return "off: clipping"
+        return "off: a scaler" if self._scaled else "off: steps may be skipped"
 
     # ---- saving ----------------------------------------------------------------------------------
 
@@ -209,6 +216,14 @@ class DGCState:
         """u, v and the step of this rank, as copies on the CPU: every rank saves its own. Values
         are in the order of the parameter's memory. Not between backward's first bucket and its end.
         """
+        if is_called_by_dcp(sys._getframe().f_back):
+            _core.fail(
+                "wrong_order",
+                "torch.distributed.checkpoint",
+                type(self).__name__,
+                "every rank has other values, of which it would keep one rank's",
+                "give state.to_dcp() to dcp.save, and state.from_dcp(folder) to dcp.load",
+            )
         return _saved.make(self._residuals, self._rank, self._workers, self._options.plain())
 
     def load_state_dict(self, saved: _saved.AnySaved) -> None:
@@ -217,6 +232,43 @@ class DGCState:
         what they were. On an Error nothing has changed."""
         _saved.load(self._residuals, saved, self._rank, self._workers)
         self._begin()
+
+    def to_dcp(self) -> "DcpState":
+        """For ``torch.distributed.checkpoint``: goes beside model and optimizer.
+
+        ::
+
+            import torch.distributed.checkpoint as dcp
+
+            parts = {"model": model.state_dict(), "dgc": state.to_dcp()}
+            dcp.save(parts, checkpoint_id="checkpoint")
+        """
+        return DcpState(self)
+
+    def from_dcp(self, checkpoint: Any) -> "DcpState":
+        """For ``torch.distributed.checkpoint``: loads what :meth:`to_dcp` saved, also with another
+        number of workers. The sums of u and of v over all workers stay what they were.
+
+        ::
+
+            parts = {"model": model.state_dict(), "dgc": state.from_dcp("checkpoint")}
+            dcp.load(parts, checkpoint_id="checkpoint")
+
+        :param checkpoint: the folder, or a StorageReader of another place.
+        """
+        return DcpState(self, checkpoint)
+
+    def _saved_shapes(self) -> Dict[str, List[int]]:
+        """By name, in a distributed checkpoint."""
+        return {spec.name: list(spec.shape) for spec in self._specs}
+
+    def _to_saved(self, tensor: int, values: torch.Tensor) -> Any:
+        """u or v of a tensor as it is in a distributed checkpoint, and back."""
+        return values
+
+    def _from_saved(self, tensor: int, saved: Any) -> torch.Tensor:
+        values: torch.Tensor = saved
+        return values
 
     def __getstate__(self) -> Dict[str, Any]:
         """Neither the process group nor the parameters nor the scaler nor the optimizer: after
@@ -238,7 +290,7 @@ class DGCState:
         self._specs, self._scaled = pickled["specs"], pickled["scaled"]
         self._rank, self._workers = saved["rank"], saved["workers"]
         self.process_group = self.scaler = None
-        self._optimizer, self._ids = None, {}
+        self._optimizer, self._ids, self._ddp = None, {}, None
         self._make_residuals("core", [])
         self.load_state_dict(saved)
 
@@ -250,25 +302,27 @@ class DGCState:
     ) -> None:
         """After unpickling, or when a model was made anew: says which parameters the names are, and
         the GradScaler and the optimizer where there are new ones."""
+        self._ddp = ddp_of(parameters) or self._ddp
         named = named_parameters_of("attach", parameters)
-        self._check_names({name: list(p.shape) for name, p in named})
+        local = self._local("attach", named)
+        self._check_names({name: list(p.shape) for name, p in local})
         if scaler is not None and not callable(getattr(scaler, "get_scale", None)):
             _check.refuse(
                 "DGCState",
                 "scaler",
                 scaler,
                 "a GradScaler, with get_scale()",
-                "scaler=torch.cuda.amp.GradScaler()",
+                f"scaler={scaler_example()}",
             )
         if optimizer is not None:
-            self._watch(optimizer, {p for _, p in named})
+            self._watch(innermost(optimizer), {p for _, p in named})
         by_name = {spec.name: t for t, spec in enumerate(self._specs)}
-        if self._path == "core" and any(p.device.type != "cpu" for _, p in named):
+        if self._path == "core" and any(p.device.type != "cpu" for _, p in local):
             saved = self.state_dict()
-            placed = sorted((by_name[name], p.device) for name, p in named)
+            placed = sorted((by_name[name], p.device) for name, p in local)
             self._make_residuals("torch", [device for _, device in placed])
             self.load_state_dict(saved)
-        self._ids = {p: by_name[name] for name, p in named}
+        self._ids = {p: by_name[name] for name, p in named if name in by_name}
         if scaler is not None:
             self.scaler, self._scaled = scaler, True
 
@@ -345,8 +399,7 @@ def _place_in(process_group: Any) -> Tuple[int, int]:
             "does not have this rank in it",
             "make the state on the ranks of the group only",
         )
-    kind: Any = getattr(dist, "ProcessGroup")
-    if process_group is not None and not isinstance(process_group, kind):
+    if process_group is not None and not isinstance(process_group, dist.ProcessGroup):
         _check.refuse(
             "DGCState",
             "process_group",
@@ -354,4 +407,6 @@ def _place_in(process_group: Any) -> Tuple[int, int]:
             "a process group, or None",
             "process_group=torch.distributed.new_group([0, 1])",
         )
-    return dist.get_rank(process_group), dist.get_world_size(process_group)
+    rank: int = dist.get_rank(process_group)
+    workers: int = dist.get_world_size(process_group)
+    return rank, workers

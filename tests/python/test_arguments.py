@@ -187,6 +187,13 @@ def optimizers(rank):
         def __init__(self, parameters):
             super().__init__(parameters, {"lr": 0.1})
 
+    class Around(Own):
+        """As Accelerate has one around the script's."""
+
+        def __init__(self, optimizer):
+            super().__init__(parameters)
+            self.optimizer = optimizer
+
     def warned(make):
         with warnings.catch_warnings(record=True) as all_of_them:
             warnings.simplefilter("always")
@@ -207,6 +214,8 @@ def optimizers(rank):
         assert text in none, none
     (unknown,) = warned(state(Own(parameters)))
     assert "does not know Own" in unknown, unknown
+    assert warned(state(Around(torch.optim.SGD(parameters, lr=0.1)))) == []
+    refused("AdamW has momentum of its own", state(Around(torch.optim.AdamW(parameters))))
     refused("SGD has momentum of its own", state(torch.optim.SGD(parameters, lr=0.1, momentum=0.9)))
     for kind in (torch.optim.Adam, torch.optim.AdamW):
         refused(f"{kind.__name__} has momentum of its own", state(kind(parameters)))

@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import dgc
+from versions import HALF_TYPES
 from workers import Recorded, Training, caught, flat, gradients_of, run, same_parts
 
 STEPS = 12
@@ -221,9 +222,10 @@ class UnderDdp(unittest.TestCase):
         self.assertTrue(all(torch.equal(r, results[0]) for r in results))
 
     def test_half_precision(self):
-        # Gloo of this PyTorch knows no bfloat16.
-        results = run(half_precision, torch.float16, ranks=2)
-        self.assertTrue(torch.equal(results[0], results[1]))
+        for dtype in HALF_TYPES:
+            with self.subTest(dtype=dtype):
+                results = run(half_precision, dtype, ranks=2)
+                self.assertTrue(torch.equal(results[0], results[1]))
 
     def test_channels_last(self):
         for one, other in zip(

@@ -1,6 +1,7 @@
 """test_docs.py PROJECT: the Python of README.md, docs/pytorch.md and the docstrings runs as it
 stands."""
 
+import copy
 import dataclasses
 import inspect
 import os
@@ -10,11 +11,14 @@ import sys
 import tempfile
 import textwrap
 import unittest
+import warnings
 
 import torch
 
 import dgc
 from dgc._options import Options
+from versions import HAS_COMPILE, HAS_DCP, HAS_FSDP2, WITHOUT_DCP, WITHOUT_FSDP2
+from versions import as_this_version_has_it, is_newer
 from workers import run
 
 PROJECT = pathlib.Path(sys.argv[1])
@@ -34,9 +38,14 @@ def snippets():
         if "dgc." in text
     ]
     for thing in (dgc, dgc.DGCState, dgc.SGD, dgc.hook):
-        for text in re.findall(r"::\n\n((?:[ ]+.*\n|\n)+)", inspect.cleandoc(thing.__doc__) + "\n"):
-            found.append((thing.__name__, textwrap.dedent(text)))
+        found += [(thing.__name__, text) for text in examples_of(thing)]
     return found
+
+
+def examples_of(thing):
+    """Of a docstring."""
+    found = re.findall(r"::\n\n((?:[ ]+.*\n|\n)+)", inspect.cleandoc(thing.__doc__) + "\n")
+    return [textwrap.dedent(text) for text in found]
 
 
 def surroundings(rank):
@@ -58,6 +67,7 @@ def surroundings(rank):
         "loss_function": torch.nn.functional.cross_entropy,
         "device": torch.device("cpu"),
         "old_workers": 2,
+        "workers": torch.distributed.get_world_size(),
     }
 
 
@@ -73,20 +83,54 @@ def train(names):
     return names["state"].step - start
 
 
+def makes_ddp(text):
+    return "DistributedDataParallel(" in text
+
+
 def run_snippet(rank, text):
     names = surroundings(rank)
-    if "DistributedDataParallel(model)" not in text:
+    if not makes_ddp(text):
         make_ddp(names)
     exec(text, names)
     return train(names)
+
+
+def run_sharded(rank, text, names=None):
+    """The model is then sharded for good."""
+    names = names or surroundings(rank)
+    names["model"] = copy.deepcopy(names["model"])
+    exec(text, names)
+    names["ddp"] = names["model"]
+    return train(names)
+
+
+def run_checkpoint(rank, folder, save, load):
+    os.chdir(folder)
+    names = surroundings(rank)
+    make_ddp(names)
+    exec(examples_of(dgc.DGCState)[0], names)
+    train(names)
+    exec(save, names)
+    old = names["state"].state_dict()
+    train(names)
+    exec(load, names)
+    new = names["state"].state_dict()
+    return new["step"], torch.equal(old["residual"]["0.weight"], new["residual"]["0.weight"])
 
 
 def run_manual(rank, folder):
     """Block after block, as a reader would put them together."""
     os.chdir(folder)
     names, done = surroundings(rank), []
-    for text in blocks(MANUAL):
-        if "DGCState(" in text and "DistributedDataParallel(model)" not in text:
+    warnings.filterwarnings("error", category=FutureWarning, module="<string>")
+    for text in map(as_this_version_has_it, blocks(MANUAL)):
+        if is_newer(text):
+            done.append(None)
+            continue
+        if "fully_shard" in text:
+            done.append(run_sharded(rank, text, dict(names)))
+            continue
+        if "DGCState(" in text and not makes_ddp(text):
             make_ddp(names)
         exec(text, names)
         if "DGCState(" in text and "register_comm_hook" not in text:
@@ -114,7 +158,27 @@ class Docs(unittest.TestCase):
             for done, trained in run(run_manual, folder, ranks=2):
                 # Each new state is trained for 8 steps. The loop makes 8 more; accumulation 2, of 4
                 # passes each.
-                self.assertEqual((done, trained), ([8, 16, 8, 8, 10, 8, 8, 8, 8, 8, 8], STEPS))
+                compiled, sharded = 8 if HAS_COMPILE else None, 8 if HAS_FSDP2 else None
+                saved = [8, 8] if HAS_DCP else [None, None]
+                expected = [8, 16, 8, 8, 10, 8, 8, 8, compiled, sharded, 8, 8, 8, *saved]
+                self.assertEqual((done, trained), (expected, STEPS))
+
+    @unittest.skipUnless(HAS_FSDP2, WITHOUT_FSDP2)
+    def test_sharded(self):
+        (text,) = examples_of(dgc.ShardedState)
+        self.assertEqual(run(run_sharded, text), [STEPS] * 4)
+
+    @unittest.skipUnless(HAS_DCP, WITHOUT_DCP)
+    def test_distributed_checkpoint(self):
+        (save,), (load,) = (examples_of(m) for m in (dgc.DGCState.to_dcp, dgc.DGCState.from_dcp))
+        with tempfile.TemporaryDirectory() as folder:
+            results = run(run_checkpoint, folder, save, load, ranks=2)
+            self.assertEqual(results, [(STEPS, True)] * 2)
+
+    def test_hugging_face_script(self):
+        script = (PROJECT / "examples" / "pytorch" / "hugging_face.py").read_text()
+        (callback,) = re.findall(r"    def on_train_begin.*?dgc\.hook\)\n", script, re.DOTALL)
+        self.assertIn(textwrap.indent(callback, "    "), MANUAL)
 
     def test_manual_has_every_option(self):
         for option in dataclasses.fields(Options):

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 import dgc
 import dgc._core as core
+from versions import NO_BUFFERS
 from workers import Recorded, Training, caught, flat, gradients_of, run, same_parts
 
 SMALL_BUCKETS = {"bucket_cap_mb": 0.001}
@@ -39,7 +40,7 @@ def nonfinite(rank, path, clip=None):
 
 
 class Scaler:
-    """torch.cuda.amp.GradScaler's rules, which PyTorch 1.13 has for CUDA only."""
+    """GradScaler's rules, which PyTorch 1.13 has for CUDA only."""
 
     def __init__(self, scale):
         self._scale, self.skipped = scale, 0
@@ -111,7 +112,7 @@ def differing(rank, name, values):
 
 def diverged(rank, every, at):
     """Rank 1 changes a parameter before step `at`. Which step finds it, and what it says."""
-    training = Training(ddp={"broadcast_buffers": False}, check_parameters_every=every)
+    training = Training(ddp=NO_BUFFERS, check_parameters_every=every)
     for step in range(5):
         if step == at and rank == 1:
             with torch.no_grad():

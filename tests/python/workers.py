@@ -12,12 +12,16 @@ import signal
 import sys
 import tempfile
 import traceback
+import warnings
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, Callable, Collection, Dict, List
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # advice about find_unused_parameters
+# torch.compile in the ranks: by one thread, and nothing is left behind or found from before.
+_compiled = tempfile.TemporaryDirectory()
+os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR=_compiled.name)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -26,6 +30,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 import dgc  # noqa: E402
 
 torch.set_num_threads(1)
+# What a version of PyTorch has for the last time is not for the package to use.
+for kind in (DeprecationWarning, FutureWarning):
+    warnings.filterwarnings("error", category=kind, module=r"dgc(\.|$)")
 # The first bucket takes a megabyte, whatever bucket_cap_mb says, and would hold all of these
 # models.
 dist._DEFAULT_FIRST_BUCKET_BYTES = 2048
