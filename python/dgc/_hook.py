@@ -69,7 +69,7 @@ def _wait_for_callbacks() -> None:
 
 
 # DDP compares the annotation of `bucket` with the class.
-def hook(state: DGCState, bucket: dist.GradBucket) -> Sums:  # type: ignore[name-defined]
+def hook(state: DGCState, bucket: dist.GradBucket) -> Sums:  # type: ignore[name-defined, unused-ignore]
     """Communication hook for ``DistributedDataParallel.register_comm_hook``.
 
     ::
@@ -204,7 +204,7 @@ def _agree(state: DGCState) -> None:
         )
     texts: List[Any] = [None] * state._workers
     text = f"{state._description()}\nstep {state.step}"
-    dist.all_gather_object(texts, text, group=state.process_group)  # type: ignore[no-untyped-call]
+    dist.all_gather_object(texts, text, group=state.process_group)  # type: ignore[no-untyped-call, unused-ignore]
     difference = _core.first_difference(texts)
     if difference is not None:
         _core.fail(
@@ -224,7 +224,7 @@ def _wire_device(state: DGCState, device: torch.device) -> torch.device:
 def _is_nonfinite_anywhere(state: DGCState, norm: float, device: torch.device) -> bool:
     flag = torch.tensor([0 if math.isfinite(norm) else 1], device=_wire_device(state, device))
     most, group = dist.ReduceOp.MAX, state.process_group
-    dist.all_reduce(flag, op=most, group=group)  # type: ignore[no-untyped-call]
+    dist.all_reduce(flag, op=most, group=group)  # type: ignore[no-untyped-call, unused-ignore]
     return bool(flag.item())
 
 

@@ -6,7 +6,7 @@ import torch
 
 from . import _check, _core
 
-NamedParameters = Iterable[Tuple[str, torch.nn.Parameter]]
+NamedParameters = Iterable[Tuple[str, torch.Tensor]]
 Parameters = Union[torch.nn.Module, NamedParameters]
 
 

@@ -17,7 +17,13 @@ from .optim import SGD, check_optimizer, momentum_problem, warn_without_optimize
 
 
 class StepStats(NamedTuple):
-    """What the last step did, on this rank."""
+    """What the last step did, on this rank.
+
+    After backward it is in the state::
+
+        stats = state.stats
+        print(f"step {stats.step}: {stats.padded_bytes} bytes, 1/{stats.message_ratio:.0f} of dense")
+    """
 
     step: int  # counted from 0; a skipped step is tried again under its number
     skipped: bool
@@ -58,7 +64,7 @@ class DGCState:
     def __init__(
         self,
         parameters: Parameters,
-        process_group: Optional["dist.ProcessGroup"] = None,  # type: ignore[name-defined]
+        process_group: Optional["dist.ProcessGroup"] = None,  # type: ignore[name-defined, unused-ignore]
         momentum: float = Options.momentum,
         nesterov: bool = Options.nesterov,
         clip_norm: Optional[float] = Options.clip_norm,

@@ -1,6 +1,6 @@
-"""test_wheel.py PROJECT PYTHON: scripts/wheel makes a source archive and a wheel; the wheel, in an empty
-virtual environment that sees the PyTorch of PYTHON and nothing of the build, trains on two processes.
-Needs PyPI."""
+"""test_wheel.py PROJECT PYTHON: scripts/wheel makes a source archive and a wheel. In an empty virtual
+environment that sees the PyTorch of PYTHON and nothing of the build, the wheel trains on two processes,
+and mypy finds its types. Needs PyPI."""
 
 import os
 import pathlib
@@ -33,6 +33,19 @@ weights = ddp.module.weight.detach().contiguous().view(torch.uint8).flatten().to
 print(f"rank {dist.get_rank()} step {state.step} entries {state.stats.entries} hash {zlib.crc32(bytes(weights))}\\n", end="")
 """
 
+# What a user writes, and the same with a mistake.
+TYPED = """
+import dgc
+import torch
+
+def use(model: torch.nn.Module) -> str:
+    optimizer = dgc.SGD(model.parameters(), lr=0.1)
+    state = dgc.DGCState(model, optimizer=optimizer, momentum=0.9, warmup=([0.25, 0.05], 500))
+    ratio: float = state.stats.message_ratio if state.stats is not None else 1.0
+    return f"{dgc.__version__} {ratio} {state.report()}"
+"""
+MISTAKE = ("momentum=0.9", "momentum='0.9'")
+
 
 class Wheel(unittest.TestCase):
     @classmethod
@@ -45,6 +58,16 @@ class Wheel(unittest.TestCase):
         cls.run_in([pathlib.Path(PROJECT) / "scripts" / "wheel", "--out", made, PYTHON])
         (cls.sdist,) = made.glob("*.tar.gz")
         (cls.wheel,) = made.glob("*.whl")
+        cls.venv = venv = cls.folder / "venv"
+        cls.run_in([PYTHON, "-m", "venv", venv])
+        cls.run_in([venv / "bin" / "pip", "install", "--no-index", cls.wheel])
+        # PyTorch is looked for behind what the environment has: a wheel of 200 MB need not be
+        # installed again.
+        cls.torch = torch = cls.run_in(
+            [PYTHON, "-c", "import torch; print(torch.__path__[0])"]
+        ).strip()
+        (packages,) = (venv / "lib").glob("python3*/site-packages")
+        (packages / "torch.pth").write_text(str(pathlib.Path(torch).parent))
 
     @classmethod
     def run_in(cls, command, **variables):
@@ -83,17 +106,9 @@ class Wheel(unittest.TestCase):
         self.assertNotIn("Requires-Dist", text)
 
     def test_two_processes(self):
-        venv = self.folder / "venv"
-        self.run_in([PYTHON, "-m", "venv", venv])
-        self.run_in([venv / "bin" / "pip", "install", "--no-index", self.wheel])
-        # PyTorch is looked for behind what the environment has: a wheel of 200 MB need not be
-        # installed again.
-        torch = self.run_in([PYTHON, "-c", "import torch; print(torch.__path__[0])"]).strip()
-        (packages,) = (venv / "lib").glob("python3*/site-packages")
-        (packages / "torch.pth").write_text(str(pathlib.Path(torch).parent))
         (self.folder / "train.py").write_text(SCRIPT)
-        torchrun = [venv / "bin" / "python", "-m", "torch.distributed.run", "--standalone"]
-        if "dist-packages" in torch:  # docs/pytorch.md: Debian's PyTorch
+        torchrun = [self.venv / "bin" / "python", "-m", "torch.distributed.run", "--standalone"]
+        if "dist-packages" in self.torch:  # docs/pytorch.md: Debian's PyTorch
             torchrun += ["--redirects", "9:1", "--tee", "9:1"]
         out = self.run_in(
             [*torchrun, "--nproc_per_node", "2", "train.py"],
@@ -106,6 +121,16 @@ class Wheel(unittest.TestCase):
             # 12 of 1200 weights and 40 biases
             self.assertRegex(line, rf"^rank {number} step 2 entries 52 hash \d+$")
         self.assertEqual(ranks[0].split("hash")[1], ranks[1].split("hash")[1])
+
+    def test_types(self):
+        self.run_in([self.venv / "bin" / "pip", "install", "--quiet", "mypy"])
+        mypy = [self.venv / "bin" / "mypy", "--strict"]
+        self.run_in([*mypy, "--package", "dgc"])
+        (self.folder / "typed.py").write_text(TYPED)
+        self.run_in([*mypy, "typed.py"])
+        (self.folder / "typed.py").write_text(TYPED.replace(*MISTAKE))
+        with self.assertRaisesRegex(AssertionError, 'Argument "momentum" to "DGCState"'):
+            self.run_in([*mypy, "typed.py"])
 
 
 if __name__ == "__main__":

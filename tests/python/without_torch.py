@@ -1,6 +1,7 @@
 """without_torch.py FOLDER VERSION: the package that is installed in FOLDER, where there is no PyTorch.
 Importing it says so. Its extension, loaded alone, compresses a gradient and reads it back. To be run
-with python -S, which sees no other package. Wheels for Pythons that have no PyTorch are tested so."""
+with python -S, which sees no other package. Wheels for Pythons that have no PyTorch are tested so.
+"""
 
 import importlib.util
 import pathlib
@@ -55,4 +56,6 @@ assert (frame["tensor"], frame["elements"], frame["entries"]) == (0, 100, 5), fr
 core.add_messages([(address, size)], [(0, result.buffer_info()[0], 100)], 1.0, 0, 7)
 assert result == gradient, list(result)
 session.commit([])
-print(f"dgc {VERSION} on Python {sys.version.split()[0]}: the extension works ({core.active_target()})")
+print(
+    f"dgc {VERSION} on Python {sys.version.split()[0]}: the extension works ({core.active_target()})"
+)
