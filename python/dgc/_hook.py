@@ -202,10 +202,8 @@ def _agree(state: DGCState) -> None:
             f"this state is of rank {state._rank} of {state._workers}",
             "make a new state, and load_state_dict the list of what all ranks saved",
         )
-    texts: List[Any] = [None] * state._workers
     text = f"{state._description()}\nstep {state.step}"
-    dist.all_gather_object(texts, text, group=state.process_group)  # type: ignore[no-untyped-call, unused-ignore]
-    difference = _core.first_difference(texts)
+    difference = _core.first_difference(_gather_texts(state, text))
     if difference is not None:
         _core.fail(
             "configuration_mismatch",
@@ -215,6 +213,20 @@ def _agree(state: DGCState) -> None:
             "start all ranks with the same model, options and checkpoint",
         )
     state._agreed = True
+
+
+def _gather_texts(state: DGCState, text: str) -> List[str]:
+    """The texts of all ranks. Not all_gather_object, which needs NumPy: PyTorch does not install it."""
+    gather: Any = dist.all_gather
+    own = bytearray(text.encode())
+    device = _wire_device(state, next(iter(state._ids)).device)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(state._workers)]
+    gather(sizes, torch.tensor([len(own)], device=device), group=state.process_group)
+    room = int(max(size.item() for size in sizes))
+    padded = torch.frombuffer(own + bytes(room - len(own)), dtype=torch.uint8).to(device)
+    received = [torch.empty_like(padded) for _ in sizes]
+    gather(received, padded, group=state.process_group)
+    return [bytes(raw[: int(size.item())].tolist()).decode() for raw, size in zip(received, sizes)]
 
 
 def _wire_device(state: DGCState, device: torch.device) -> torch.device:
