@@ -1,10 +1,34 @@
 # What dgc::core links against. Used by the build and, installed, by dgcConfig.cmake.
+set(dgc_missing "")
+set(dgc_packages "")
+macro(dgc_need found name package)
+  if(NOT ${found})
+    list(APPEND dgc_missing ${name})
+    list(APPEND dgc_packages ${package})
+  endif()
+endmacro()
 find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(PkgConfig REQUIRED)
-# Debian's Highway and xxHash have pkg-config files and no CMake packages.
-pkg_check_modules(DGC_HWY REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(DGC_XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+find_package(fmt QUIET)
+dgc_need(fmt_FOUND fmt libfmt-dev)
+find_package(PkgConfig QUIET)
+dgc_need(PKG_CONFIG_FOUND pkg-config pkg-config)
+if(PKG_CONFIG_FOUND)
+  # Debian's Highway and xxHash have pkg-config files and no CMake packages.
+  pkg_check_modules(DGC_HWY QUIET IMPORTED_TARGET libhwy)
+  pkg_check_modules(DGC_XXHASH QUIET IMPORTED_TARGET libxxhash)
+endif()
+dgc_need(DGC_HWY_FOUND Highway libhwy-dev)
+dgc_need(DGC_XXHASH_FOUND xxHash libxxhash-dev)
+if(dgc_missing)
+  list(JOIN dgc_missing ", " dgc_missing)
+  list(JOIN dgc_packages " " dgc_packages)
+  # A line that begins with a space is not wrapped.
+  message(FATAL_ERROR "dgc needs what was not found: ${dgc_missing}. On Debian or Ubuntu:\n"
+    "    sudo apt-get install ${dgc_packages}\n"
+    "Elsewhere, install them with their headers. Where they are not in the usual places, set the "
+    "environment variable CMAKE_PREFIX_PATH to the folder that has their lib/cmake and "
+    "lib/pkgconfig.")
+endif()
 if(DGC_WITH_GLOO)
   find_package(Gloo REQUIRED)
 endif()

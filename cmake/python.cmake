@@ -1,6 +1,7 @@
-# Finds what the PyTorch package needs: the interpreter that has PyTorch, which need not be the first
-# python3 on PATH, and pybind11. Sets DGC_PYTHON_EXECUTABLE, and python_found or python_missing (why
-# not).
+# Finds what the PyTorch package needs: an interpreter with headers, and pybind11. Sets
+# DGC_PYTHON_EXECUTABLE, and python_found or python_missing (why not).
+
+# The interpreter that has PyTorch, which need not be the first python3 on PATH: the tests run with it.
 function(dgc_find_torch_python)
   if(DGC_PYTHON_EXECUTABLE)
     set(candidates ${DGC_PYTHON_EXECUTABLE})
@@ -31,19 +32,31 @@ function(dgc_find_torch_python)
       PARENT_SCOPE)
 endfunction()
 
-dgc_find_torch_python()
+if(SKBUILD)
+  # pip builds for its own interpreter. PyTorch is not needed to build, and not there.
+  set(DGC_PYTHON_EXECUTABLE ${Python_EXECUTABLE})
+else()
+  dgc_find_torch_python()
+endif()
 if(NOT python_missing)
   # Under names of our own: the tests look for any python3.
   execute_process(
-    COMMAND ${DGC_PYTHON_EXECUTABLE} -c
-            "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'), sep=';')"
-    OUTPUT_VARIABLE python_facts OUTPUT_STRIP_TRAILING_WHITESPACE)
+    COMMAND ${DGC_PYTHON_EXECUTABLE} -c [[
+import sysconfig
+where = sysconfig.get_path("platlib", "posix_prefix", {"base": ".", "platbase": "."})
+print(sysconfig.get_path("include"), sysconfig.get_config_var("EXT_SUFFIX"), where, sep=";")]]
+    OUTPUT_VARIABLE python_facts OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   list(GET python_facts 0 python_include)
   list(GET python_facts 1 DGC_PYTHON_SUFFIX)
-  find_path(DGC_PYBIND11_INCLUDE_DIR pybind11/pybind11.h)
+  list(GET python_facts 2 python_install_dir)  # below a prefix, as in a virtual environment
+  if(SKBUILD)
+    set(python_install_dir .)  # the top of the wheel
+  endif()
+  set(PYBIND11_NOPYTHON ON)  # the headers alone
+  find_package(pybind11 QUIET CONFIG)
   if(NOT EXISTS ${python_include}/Python.h)
     set(python_missing "${DGC_PYTHON_EXECUTABLE} has no headers (python3-dev)")
-  elseif(NOT DGC_PYBIND11_INCLUDE_DIR)
+  elseif(NOT pybind11_FOUND)
     set(python_missing "no pybind11 (pybind11-dev)")
   else()
     set(python_found ON)

@@ -13,6 +13,17 @@ With weight decay use :class:`dgc.SGD` in place of ``torch.optim.SGD``. Adam is 
 docs/pytorch.md has the rest.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _error:
+    if _error.name != "torch":
+        raise  # PyTorch is there, and lacks something itself
+    raise ModuleNotFoundError(
+        "dgc needs PyTorch 1.12 or newer, and this Python has none. Install the build that fits "
+        "your machine (https://pytorch.org/get-started/locally), then import dgc again.",
+        name="torch",
+    ) from None
+
 from ._core import Error, Schedule, __version__, inspect_message
 from ._hook import hook
 from .optim import SGD

@@ -91,10 +91,9 @@ def agree(state: DGCState) -> None:
             f"this state is of rank {state._rank} of {state._workers}",
             "make a new state, and load_state_dict the list of what all ranks saved",
         )
-    texts: List[Any] = [None] * state._workers
     text = f"{state._description()}\nstep {state.step}"
-    dist.all_gather_object(texts, text, group=state.process_group)
-    difference = _core.first_difference(texts)
+    device = wire_device(state, next(iter(state._ids)).device)
+    difference = _core.first_difference(gather_texts(state.process_group, device, text))
     if difference is not None:
         _core.fail(
             "configuration_mismatch",
@@ -104,6 +103,20 @@ def agree(state: DGCState) -> None:
             "start all ranks with the same model, options and checkpoint",
         )
     state._agreed = True
+
+
+def gather_texts(group: Any, device: torch.device, text: str) -> List[str]:
+    """The texts of all ranks. Not all_gather_object, which needs NumPy: PyTorch does not install
+    it."""
+    gather: Any = dist.all_gather
+    own = bytearray(text.encode())
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
+    gather(sizes, torch.tensor([len(own)], device=device), group=group)
+    room = int(max(size.item() for size in sizes))
+    padded = torch.frombuffer(own + bytes(room - len(own)), dtype=torch.uint8).to(device)
+    received = [torch.empty_like(padded) for _ in sizes]
+    gather(received, padded, group=group)
+    return [bytes(raw[: int(size.item())].tolist()).decode() for raw, size in zip(received, sizes)]
 
 
 def wire_device(state: DGCState, device: torch.device) -> torch.device:

@@ -6,6 +6,7 @@ replicas. The ranks of a replica then tell each other whether that went well: ei
 the step, or all raise the same error.
 """
 
+import json
 import math
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
@@ -17,6 +18,7 @@ from ._exchange import (
     agree,
     commit,
     fail,
+    gather_texts,
     is_nonfinite_anywhere,
     receive,
     send,
@@ -245,8 +247,9 @@ class ShardedState(DGCState):
             mine = [getattr(error, part, "") for part in _PARTS_OF_ERRORS]
             if not mine[0]:
                 mine = ["internal", "optimizer.step", type(error).__name__, str(error), ""]
-        errors: List[Any] = [None] * dist.get_world_size(self._shards)
-        dist.all_gather_object(errors, mine, group=self._shards)
+        device = wire_device(self, next(iter(self._whole.values())).device)
+        texts = gather_texts(self._shards, device, json.dumps(mine))
+        errors = [json.loads(text) for text in texts]
         # A norm that is Inf or NaN follows from what another shard says more of.
         known = sorted((e for e in errors if e is not None), key=lambda e: bool(e[2] == "norm"))
         return _error_of(*known[0])

@@ -21,7 +21,13 @@ Named = List[Tuple[str, torch.Tensor]]
 
 
 class StepStats(NamedTuple):
-    """What the last step did, on this rank."""
+    """What the last step did, on this rank.
+
+    After backward it is in the state::
+
+        stats = state.stats
+        print(f"step {stats.step}: {stats.padded_bytes} bytes, 1/{stats.message_ratio:.0f} of dense")
+    """
 
     step: int  # counted from 0; a skipped step is tried again under its number
     skipped: bool

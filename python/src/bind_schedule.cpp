@@ -69,10 +69,35 @@ std::string shown(const Schedule& schedule) {
                      schedule.warmup_steps());
 }
 
+// tests/python/test_docs.py runs what stands after >>>.
+constexpr const char* kSchedule = R"(Which share of each gradient is sent at which step.
+
+``Schedule(ratio)`` is the same share throughout. Others begin with more:
+
+>>> warm_up = dgc.Schedule.stages([0.25, 0.05], steps_each=500, final_ratio=0.001)
+>>> warm_up
+<dgc.Schedule: ratio 0.25 at step 0, 0.001 from step 1000 on>
+>>> [warm_up.ratio_at(step) for step in (0, 500, 1000)]
+[0.25, 0.05, 0.001]
+>>> print(warm_up.describe(), end="")
+steps 0 to 499: ratio 0.25 (sparsity 75 %)
+steps 500 to 999: ratio 0.05 (sparsity 95 %)
+steps 1000 and on: ratio 0.001 (sparsity 99.9 %)
+
+The paper's, a ramp that falls by the same factor each step, and the same as texts:
+
+>>> dgc.Schedule.paper(2000).ratio_at(500)
+0.0625
+>>> dgc.Schedule.exponential(0.25, final_ratio=0.001, steps=2000).warmup_steps
+2000
+>>> dgc.Schedule.parse("exp:0.25,0.001:2000").warmup_steps
+2000
+)";
+
 }  // namespace
 
 void bind_schedule(py::module_& m) {
-  py::class_<Schedule>(m, "Schedule", "Which share of each gradient is sent at which step.")
+  py::class_<Schedule>(m, "Schedule", kSchedule)
       .def(py::init([](Given value) { return Schedule(ratio(value, "ratio")); }),
            "ratio"_a = Schedule().ratio_at(0))
       .def_static("stages", &make_stages, "ratios"_a, "steps_each"_a, "final_ratio"_a)

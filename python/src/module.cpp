@@ -150,13 +150,38 @@ std::size_t encode(const std::vector<Selected>& frames, const MessageHeader& hea
   return writer.finish();
 }
 
+// tests/python/test_docs.py runs what stands after >>>.
+constexpr const char* kError = R"(What the library reports.
+
+``str(error)`` is the whole text. ``code`` (a stable name), ``operation``, ``subject``, ``problem``
+and ``hint`` are its parts:
+
+>>> try:
+...     dgc.Schedule(2.0)
+... except dgc.Error as error:
+...     print(error.code, error.subject, error.problem, sep="; ")
+invalid_argument; ratio 2; is not in (0, 1]
+)";
+
+constexpr const char* kInspectMessage = R"(What is in a message of dgc, which is checked completely.
+
+A message is what a worker sends of a bucket; docs/format.md specifies it. Returns its step, sender,
+schema and size in bytes, and for each frame the tensor, its elements, how many entries are sent, and
+how. Raises :class:`dgc.Error` if anything in it is wrong. The shortest message, without frames:
+
+>>> message = bytes.fromhex(
+...     "4447434d01000100000000000000000007000000000000002800000000000000a7fe307e40b4717a")
+>>> dgc.inspect_message(message)
+{'step': 7, 'schema': 0, 'sender': 1, 'bytes': 40, 'frames': []}
+>>> dgc.inspect_message(message[:-1])
+Traceback (most recent call last):
+dgc.Error: ...
+)";
+
 /// Errors of the library become dgc.Error, with their parts as attributes.
 void translate_errors(py::module_& m) {
   static PyObject* type = nullptr;
-  type = PyErr_NewExceptionWithDoc("dgc.Error",
-                                   "What the library reports: str() is the whole text; code, "
-                                   "operation, subject, problem and hint are its parts.",
-                                   PyExc_RuntimeError, nullptr);
+  type = PyErr_NewExceptionWithDoc("dgc.Error", kError, PyExc_RuntimeError, nullptr);
   m.add_object("Error", py::reinterpret_borrow<py::object>(type));
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
@@ -289,7 +314,7 @@ PYBIND11_MODULE(_core, m) {
                            parse_index_coding(indices));
       },
       "elements"_a, "entries"_a, "values"_a, "indices"_a);
-  m.def("inspect_message", &inspect, "message"_a);
+  m.def("inspect_message", &inspect, "message"_a, kInspectMessage);
   m.def(
       "decode",
       [](std::uintptr_t address, std::size_t size, std::size_t rank, std::uint64_t step,

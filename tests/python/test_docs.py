@@ -3,6 +3,7 @@ stands."""
 
 import copy
 import dataclasses
+import doctest
 import inspect
 import os
 import pathlib
@@ -30,6 +31,11 @@ def blocks(text, kind="python"):
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+def public():
+    """What users import, but for the version."""
+    return [getattr(dgc, name) for name in dgc.__all__ if name != "__version__"]
+
+
 def snippets():
     """(where it stands, its text) of each one outside docs/pytorch.md."""
     found = [
@@ -37,8 +43,10 @@ def snippets():
         for text in blocks((PROJECT / "README.md").read_text())
         if "dgc." in text
     ]
-    for thing in (dgc, dgc.DGCState, dgc.SGD, dgc.hook):
-        found += [(thing.__name__, text) for text in examples_of(thing)]
+    found += [("python/README.md", t) for t in blocks((PROJECT / "python/README.md").read_text())]
+    for thing in (dgc, *public()):
+        if thing is not dgc.ShardedState:  # needs FSDP2 and four ranks: a test of its own
+            found += [(thing.__name__, text) for text in examples_of(thing)]
     return found
 
 
@@ -91,6 +99,10 @@ def run_snippet(rank, text):
     names = surroundings(rank)
     if not makes_ddp(text):
         make_ddp(names)
+    if "DGCState(" not in text:  # it looks at one that has trained
+        names["state"] = dgc.DGCState(names["ddp"], optimizer=names["optimizer"])
+        names["ddp"].register_comm_hook(names["state"], dgc.hook)
+        train(names)
     exec(text, names)
     return train(names)
 
@@ -146,12 +158,26 @@ class Docs(unittest.TestCase):
     def test_snippets(self):
         found = snippets()
         self.assertEqual(
-            [where for where, _ in found], ["README.md", "dgc", "DGCState", "SGD", "hook"]
+            [where for where, _ in found],
+            ["README.md", "python/README.md", "dgc", "DGCState", "SGD", "StepStats", "hook"],
         )
         for where, text in found:
             with self.subTest(where=where):
-                self.assertIn("optimizer=optimizer", text)
+                if "DGCState(" in text:
+                    self.assertIn("optimizer=optimizer", text)
                 self.assertEqual(run(run_snippet, text, ranks=2), [STEPS, STEPS])
+
+    def test_examples(self):
+        """Each public name has an example: one that was run above, or a session with >>>."""
+        shown = {where for where, _ in snippets()}
+        for thing in public():
+            name = thing.__name__
+            session = doctest.DocTestParser().get_doctest(
+                inspect.getdoc(thing), {"dgc": dgc}, name, name, 0
+            )
+            self.assertEqual(bool(session.examples), name not in shown, name)
+            runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+            self.assertEqual(runner.run(session).failed, 0, name)
 
     def test_manual(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,15 +1,16 @@
-"""test_install.py PACKAGE EXTENSION: pip installs the package into a virtual environment, where it
-imports and works."""
+"""test_install.py PROJECT BUILD CMAKE VERSION: CMake installs the package into a virtual environment,
+where it imports and works. Needs nothing from PyPI; test_wheel.py has the way with pip."""
 
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
 
-PACKAGE, EXTENSION = (pathlib.Path(a) for a in sys.argv[1:3])
+PROJECT, BUILD, CMAKE, VERSION = sys.argv[1:5]
+SOURCE = pathlib.Path(PROJECT) / "python" / "dgc"
+WITHOUT_TORCH = pathlib.Path(__file__).with_name("without_torch.py")
 
 SCRIPT = """
 import os, dgc, torch, torch.distributed as dist
@@ -25,65 +26,52 @@ print("entries", int((ddp.module.weight.grad != 0).sum()), "version", dgc.__vers
 
 
 class Install(unittest.TestCase):
-    def test_pip(self):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            # A copy, for setuptools leaves folders behind. CMakeLists.txt has the version.
-            shutil.copytree(
-                PACKAGE,
-                folder / "source" / "python",
-                ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"),
-            )
-            shutil.copy(PACKAGE.parent / "CMakeLists.txt", folder / "source")
-            subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "venv",
-                    "--system-site-packages",
-                    "--without-pip",
-                    folder / "venv",
-                ],
-                check=True,
-            )
-            environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-            environment.update(
-                DGC_EXTENSION=str(EXTENSION),
-                GLOO_SOCKET_IFNAME="lo",
-                WANTED=name,
-                PIP_DISABLE_PIP_VERSION_CHECK="1",
-            )
-            python = folder / "venv" / "bin" / "python"
-            # The system's pip: making one for each environment takes half a minute.
-            subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "--python",
-                    python,
-                    "install",
-                    "--quiet",
-                    "--no-build-isolation",
-                    "--no-index",
-                    folder / "source" / "python",
-                ],
-                check=True,
-                env=environment,
-            )
-            out = subprocess.run(
-                [python, "-c", SCRIPT],
-                check=True,
-                env=environment,
-                capture_output=True,
-                text=True,
-                cwd=name,
-            ).stdout
-            self.assertRegex(out, r"^entries 12 version \d+\.\d+\.\d+\n$")
-            installed = next((folder / "venv" / "lib").glob("python3*/site-packages/dgc"))
-            self.assertTrue(
-                (installed / "py.typed").exists() and (installed / "_core.pyi").exists()
-            )
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.temporary.cleanup)
+        cls.venv = pathlib.Path(cls.temporary.name) / "venv"
+        for command in (
+            [sys.executable, "-m", "venv", "--without-pip", cls.venv],
+            [CMAKE, "--install", BUILD, "--component", "python", "--prefix", cls.venv],
+        ):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        (cls.packages,) = (cls.venv / "lib").glob("python3*/site-packages")
+
+    def run_python(self, *arguments, **variables):
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        return subprocess.run(
+            [self.venv / "bin" / "python", "-B", *arguments],
+            env={**environment, **variables},
+            cwd=self.temporary.name,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    def test_files(self):
+        here = {file.name for file in SOURCE.iterdir() if file.is_file()}
+        there = {file.name for file in (self.packages / "dgc").iterdir()}
+        (extension,) = there - here
+        self.assertRegex(extension, r"^_core\.cpython-.*\.so$")
+        self.assertEqual(here - there, set())
+        self.assertLessEqual({"__init__.py", "_core.pyi", "py.typed"}, there)
+
+    def test_works(self):
+        # The PyTorch of this interpreter, behind what the environment has itself.
+        torch = os.pathsep.join(folder for folder in sys.path if folder.endswith("-packages"))
+        out = self.run_python(
+            "-c",
+            SCRIPT,
+            PYTHONPATH=f"{self.packages}{os.pathsep}{torch}",
+            GLOO_SOCKET_IFNAME="lo",
+            WANTED=self.temporary.name,
+        )
+        self.assertEqual(out, f"entries 12 version {VERSION}\n")
+
+    def test_without_torch(self):
+        out = self.run_python("-S", WITHOUT_TORCH, self.packages, VERSION)
+        self.assertIn("the extension works", out)
 
 
 if __name__ == "__main__":
