@@ -285,6 +285,8 @@ class GlooGroup final : public Group {
       post_next(next);
       transfers.wait_for_all_out(last_wait);
     } catch (const std::exception& error) {
+      // Nothing was sent yet: it was a receive that could not be posted.
+      if (transfers.peer < 0) transfers.peer = posted_.transfers.peer;
       posted_ = {};
       lost(transfers, Clock::now() >= last_wait, error.what(), deadline);
     }
