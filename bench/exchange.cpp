@@ -41,8 +41,9 @@ void check_memory(const Options& options) {
   const exchange::Load load{options.elements, entries_at(options.ratio, options.elements)};
   const bool dense =
       options.wants("dense") || options.wants("hierarchical") ||
-      (options.wants("auto") && exchange::dense_is_cheaper(load, parse_value_type(options.values),
-                                                           ValueType::fp32, options.workers));
+      (options.wants("auto") &&
+       exchange::saved_by_dense(load, parse_value_type(options.values), ValueType::fp32,
+                                options.workers) > exchange::kTwoRounds);
   const std::uint64_t each = options.elements * (dense ? 40 : 20);
   const std::uint64_t needed = each * static_cast<std::uint64_t>(options.workers);
   const std::uint64_t available = available_memory();

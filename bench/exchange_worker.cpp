@@ -109,11 +109,19 @@ class Trainer {
 
   bool goes_densely(std::size_t tensor, Algorithm algorithm, int workers) {
     if (algorithm != Algorithm::automatic) return algorithm == Algorithm::dense;
+    double saved = 0.0;
+    for (std::size_t t = 0; t < model_.size(); ++t) {
+      saved += std::max(saved_by_dense(t, workers), 0.0);
+    }
+    return saved >= exchange::kTwoRounds && saved_by_dense(tensor, workers) > 0.0;
+  }
+
+  double saved_by_dense(std::size_t tensor, int workers) {
     const CompressOptions& options = exchange_.compressor().options();
     const std::uint64_t n = model_[tensor].elements();
     const exchange::Load load{n, entries_at(options.schedule.ratio_at(0), n)};
     const ValueType type = load.entries == n ? options.dense_values : options.values;
-    return exchange::dense_is_cheaper(load, type, ExchangeOptions{}.dense_transport, workers);
+    return exchange::saved_by_dense(load, type, ExchangeOptions{}.dense_transport, workers);
   }
 
   /// Bytes of the message of the last step, and elements that went without one.

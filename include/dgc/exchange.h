@@ -18,10 +18,10 @@
 namespace dgc {
 
 enum class Algorithm {
-  automatic,     ///< allgather or dense for each tensor, whichever is predicted to move fewer bytes
-  allgather,     ///< every message to everybody: exact DGC
-  owner,         ///< owners of index ranges select again; traffic does not grow with the workers
-  dense,         ///< selected entries in a dense reduce-scatter and gather; exact DGC
+  automatic,  ///< allgather, and dense for tensors where that saves more than its two rounds cost
+  allgather,  ///< every message to everybody: exact DGC
+  owner,      ///< owners of index ranges select again; traffic does not grow with the workers
+  dense,      ///< selected entries in a dense reduce-scatter and gather; exact DGC
   hierarchical,  ///< dense inside a host, allgather between hosts
 };
 std::string_view name_of(Algorithm algorithm) noexcept;
@@ -117,7 +117,9 @@ class Exchange {
   /// The parts of a step, for several buckets: collect each, apply all when all are there, then
   /// commit. If any fails, u and v get back what this step selected (collect does that itself, and
   /// restore() is for failures between the parts), and the group is dead.
-  Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {});
+  /// `next` is what the group's following swap may need, where that is known (Group::swap).
+  Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {},
+                 std::uint64_t next = 0);
   void apply(const Bucket& bucket, std::span<const std::span<float>> targets, float alpha) const;
   /// The same with a factor for each tensor, such as learning rates of its own.
   void apply(const Bucket& bucket, std::span<const std::span<float>> targets,
@@ -126,6 +128,10 @@ class Exchange {
   /// committed, and say so.
   void commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets);
   void restore() noexcept;
+
+  /// What the swap of collect() may need for these tensors, in increasing order, at this step; 0
+  /// where the algorithm makes none.
+  std::uint64_t swap_bound(std::span<const std::size_t> tensors) const;
 
   /// Compares the parameters of all ranks now, whatever check_parameters_every says: at the end of
   /// a run. Throws Error(diverged), naming the rank. A collective call.

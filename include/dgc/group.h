@@ -69,6 +69,16 @@ class Group {
   /// oneself.
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives);
 
+  /// Sends `mine` to every other rank and returns what each gave, by rank, one's own too. One
+  /// message each way, of any size up to `bound`; all ranks give the same `bound`. Room for the
+  /// next call is made now, where `next` says how much that will need (the same on all ranks; 0:
+  /// not known): its messages then need no permission, and take one network delay. Where the room
+  /// for all ranks would be more than kParcelRoom, lengths travel first, and it takes two rounds.
+  /// Throws Error(limit_exceeded) for a message longer than `bound`.
+  std::vector<std::vector<std::byte>> swap(std::span<const std::byte> mine, std::uint64_t bound,
+                                           std::uint64_t next = 0);
+  static constexpr std::uint64_t kParcelRoom = std::uint64_t{64} << 20;
+
   /// Ends the group and tells the others why, as far as they can be reached.
   void fail(const Error& cause) noexcept;
   /// What ended the group, if anything did.
@@ -84,10 +94,22 @@ class Group {
   /// Peers are valid and messages not empty. Throws Error: peer_lost, timeout, peer_failed.
   virtual void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
                            Deadline deadline) = 0;
+  /// As swap(), of more than one rank: from[r] is what rank r sent, and from[rank()] is left alone.
+  /// Returns how many messages went to each peer: 1, or 2 where lengths went first. 0, with nothing
+  /// sent, where the engine has no way of its own for this. The same on all ranks.
+  virtual int do_swap(std::span<const std::byte> /*mine*/, std::uint64_t /*bound*/,
+                      std::uint64_t /*next*/, std::span<std::vector<std::byte>> /*from*/,
+                      Deadline /*deadline*/) {
+    return 0;
+  }
   /// Tells the other ranks, at best effort, that this one is giving up. Called at most once.
   virtual void announce(const Error& cause) noexcept = 0;
 
  private:
+  /// Runs `work` as the one that uses the group. An exception of it ends the group.
+  template <typename Work>
+  void alone(Work&& work);
+
   int rank_;
   int size_;
   std::chrono::milliseconds timeout_;

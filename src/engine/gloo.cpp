@@ -9,7 +9,11 @@
 //   Each writes whom it waits for ("late.<rank>"); the one that all of it leads to and that writes
 //   nothing itself is the one to name.
 // - A message longer than its receive makes Gloo abort the process. Sizes are therefore agreed on
-//   before, by the collectives.
+//   before, by the collectives, or are below a bound that all ranks know (swap).
+// - Gloo sends at once what the peer has said to have room for. Else it asks first, and one message
+//   takes three delays. swap() therefore posts the receives of its next call as soon as those of
+//   this one have arrived. They have slots of their own: what else is exchanged between two calls
+//   leaves them alone.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gloo/allreduce.h>
@@ -23,16 +27,19 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstring>
 #include <iterator>
 #include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "dgc/engines.h"
 #include "engine/compiled.h"
 #include "engine/ended.h"
 #include "engine/gloo_device.h"
 #include "engine/native.h"
+#include "engine/parcel.h"
 
 namespace dgc {
 namespace {
@@ -48,6 +55,8 @@ constexpr milliseconds kBoardReserve{1000};
 constexpr milliseconds kBoardPoll{10};
 /// Everything a rank may have in the store.
 constexpr std::array kKeys{"address", "failed", "late", "closed"};
+/// Gloo's slots of parcels count from here, those of other messages from 0.
+constexpr std::uint64_t kParcelSlots = std::uint64_t{1} << 62;
 
 /// Gloo writes to sockets without MSG_NOSIGNAL. While this lives, a broken connection raises no
 /// SIGPIPE in this thread; one that was already pending stays so.
@@ -165,6 +174,7 @@ class GlooGroup final : public Group {
         received_(static_cast<std::size_t>(options.size)) {}
 
   ~GlooGroup() override {
+    posted_ = {};
     mesh_.reset();
     if (joined_) leave();
   }
@@ -234,44 +244,71 @@ class GlooGroup final : public Group {
     // The last part of the time is kept for the board.
     const Deadline last_wait = deadline - std::min(kBoardReserve, timeout() / 4);
     const NoSigpipe guard;
-    using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-    std::vector<Buffer> in;
-    std::vector<Buffer> out;
-    int peer = -1;
-    std::size_t first_in = 0;  // waits that are done so far
-    std::size_t first_out = 0;
+    Transfers transfers;
     try {
       for (const Incoming& receive : receives) {
-        peer = receive.peer;
-        in.push_back(mesh_->createUnboundBuffer(receive.bytes.data(), receive.bytes.size()));
-        in.back()->recv(peer, received_[static_cast<std::size_t>(peer)]++);
+        auto& buffer = transfers.begin(transfers.in, receive.peer, buffer_of(receive.bytes));
+        buffer.recv(receive.peer, received_[static_cast<std::size_t>(receive.peer)]++);
       }
       for (const Outgoing& send : sends) {
-        peer = send.peer;
-        // Only read from: Gloo has one type for both directions.
-        out.push_back(mesh_->createUnboundBuffer(const_cast<std::byte*>(send.bytes.data()),
-                                                 send.bytes.size()));
-        out.back()->send(peer, sent_[static_cast<std::size_t>(peer)]++);
+        auto& buffer = transfers.begin(transfers.out, send.peer, buffer_of(send.bytes));
+        buffer.send(send.peer, sent_[static_cast<std::size_t>(send.peer)]++);
       }
-      for (; first_in < receives.size(); ++first_in) {
-        peer = receives[first_in].peer;
-        in[first_in]->waitRecv(until(last_wait));
-      }
-      for (; first_out < sends.size(); ++first_out) {
-        peer = sends[first_out].peer;
-        out[first_out]->waitSend(until(last_wait));
-      }
+      transfers.wait_for_all_in(last_wait);
+      transfers.wait_for_all_out(last_wait);
     } catch (const std::exception& error) {
-      std::vector<int> waiting{peer};
-      const bool late = Clock::now() >= last_wait;
-      for (std::size_t i = first_in + 1; late && i < in.size(); ++i) {
-        if (!arrived(*in[i])) waiting.push_back(receives[i].peer);
-      }
-      // From here on Gloo does not touch the caller's memory.
-      in.clear();
-      out.clear();
-      lost(waiting, late, error.what(), deadline);
+      lost(transfers, Clock::now() >= last_wait, error.what(), deadline);
     }
+  }
+
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t next,
+              std::span<std::vector<std::byte>> from, Deadline deadline) override {
+    const Deadline last_wait = deadline - std::min(kBoardReserve, timeout() / 4);
+    const NoSigpipe guard;
+    // Where room was made for less than is needed now, lengths go there alone. All ranks see that.
+    const bool whole = posted_.rooms.empty() || posted_.bound >= bound;
+    std::vector<std::byte> parcel(sizeof(ParcelHeader) + (whole ? mine.size() : 0));
+    const ParcelHeader length = mine.size();
+    std::memcpy(parcel.data(), &length, sizeof length);
+    if (whole) std::copy(mine.begin(), mine.end(), parcel.begin() + sizeof length);
+    Posted arrived;
+    Transfers& transfers = arrived.transfers;
+    try {
+      if (posted_.rooms.empty()) post(bound);
+      arrived = std::exchange(posted_, {});
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer == rank()) continue;
+        transfers.begin(transfers.out, peer, buffer_of(parcel)).send(peer, kParcelSlots + parcels_);
+      }
+      ++parcels_;
+      transfers.wait_for_all_in(last_wait);
+      post_next(next);
+      transfers.wait_for_all_out(last_wait);
+    } catch (const std::exception& error) {
+      // Nothing was sent yet: it was a receive that could not be posted.
+      if (transfers.peer < 0) transfers.peer = posted_.transfers.peer;
+      posted_ = {};
+      lost(transfers, Clock::now() >= last_wait, error.what(), deadline);
+    }
+    std::vector<Outgoing> sends;
+    std::vector<Incoming> receives;
+    for (std::size_t i = 0; i < arrived.rooms.size(); ++i) {
+      const int peer = transfers.in[i].peer;
+      ParcelHeader theirs = 0;
+      std::memcpy(&theirs, arrived.rooms[i].get(), sizeof theirs);
+      check_parcel(world_rank(peer), theirs, bound);
+      auto& message = from[static_cast<std::size_t>(peer)];
+      const std::byte* const begin = arrived.rooms[i].get() + sizeof theirs;
+      if (whole) {
+        message.assign(begin, begin + theirs);
+        continue;
+      }
+      message.resize(theirs);
+      if (!mine.empty()) sends.push_back({peer, mine});
+      if (theirs > 0) receives.push_back({peer, message});
+    }
+    if (!whole) do_exchange(sends, receives, deadline);
+    return whole ? 1 : 2;
   }
 
   void announce(const Error& cause) noexcept override {
@@ -286,6 +323,79 @@ class GlooGroup final : public Group {
   }
 
  private:
+  using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+  /// Messages under way.
+  struct Transfers {
+    struct One {
+      int peer;
+      Buffer buffer;
+    };
+    std::vector<One> in;
+    std::vector<One> out;
+    std::size_t received = 0;  // of `in`, waited for so far
+    int peer = -1;             // whom the last call dealt with
+
+    gloo::transport::UnboundBuffer& begin(std::vector<One>& where, int with, Buffer buffer) {
+      peer = with;
+      return *where.emplace_back(One{with, std::move(buffer)}).buffer;
+    }
+    void wait_for_all_in(Deadline deadline) {
+      for (; received < in.size(); ++received) {
+        peer = in[received].peer;
+        in[received].buffer->waitRecv(until(deadline));
+      }
+    }
+    void wait_for_all_out(Deadline deadline) {
+      for (const One& one : out) {
+        peer = one.peer;
+        one.buffer->waitSend(until(deadline));
+      }
+    }
+    /// The peer that was dealt with and, if `all`, the others that have sent nothing.
+    std::vector<int> waiting(bool all) const {
+      std::vector<int> peers{peer};
+      for (std::size_t i = received + 1; all && i < in.size(); ++i) {
+        if (!arrived(*in[i].buffer)) peers.push_back(in[i].peer);
+      }
+      return peers;
+    }
+  };
+
+  /// Receives of a swap(), with the memory they go to.
+  struct Posted {
+    std::uint64_t bound = 0;
+    std::vector<std::unique_ptr<std::byte[]>> rooms;  // of transfers.in, which refer to them
+    Transfers transfers;
+  };
+
+  void post(std::uint64_t bound) {
+    posted_.bound = bound;
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      const std::size_t bytes = sizeof(ParcelHeader) + bound;
+      // Not set to zero: most of it is never touched.
+      auto& room = posted_.rooms.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
+      Transfers& transfers = posted_.transfers;
+      transfers.begin(transfers.in, peer, buffer_of({room.get(), bytes}))
+          .recv(peer, kParcelSlots + parcels_);
+    }
+  }
+
+  /// This call has all that it needs. A connection that is broken by now ends the next one.
+  void post_next(std::uint64_t bound) noexcept {
+    try {
+      if (bound > 0) post(bound);
+    } catch (const std::exception&) {
+      posted_ = {};
+    }
+  }
+
+  Buffer buffer_of(std::span<const std::byte> bytes) {
+    // A send only reads: Gloo has one type for both directions.
+    return mesh_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
+  }
+
   std::string key(const char* what, int of) const {
     return fmt::format("{}/{}.{}", name_, what, of);
   }
@@ -324,9 +434,12 @@ class GlooGroup final : public Group {
     }
   }
 
-  /// `waiting`: the peer that was found broken, or all that had not answered in time.
-  [[noreturn]] void lost(const std::vector<int>& waiting, bool late, std::string_view text,
+  /// What to say when a wait failed, because a connection broke or because it is `late`. After it
+  /// Gloo touches no memory of the caller's.
+  [[noreturn]] void lost(Transfers& transfers, bool late, std::string_view text,
                          Deadline deadline) {
+    const std::vector<int> waiting = transfers.waiting(late);
+    transfers = {};
     if (late) {
       try {
         const std::string list = fmt::format("{}", fmt::join(waiting, " "));
@@ -446,6 +559,8 @@ class GlooGroup final : public Group {
   std::shared_ptr<Mesh> mesh_;
   std::vector<std::uint64_t> sent_;      // messages so far to each peer: Gloo's slots
   std::vector<std::uint64_t> received_;  // from each peer
+  std::uint64_t parcels_ = 0;            // swaps so far
+  Posted posted_;                        // for the next one; empty where it was not known
   bool joined_ = false;                  // has keys of its own in the store
 };
 

@@ -4,7 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "dgc/collectives.h"
 #include "engine/ended.h"
+#include "engine/parcel.h"
 
 namespace dgc {
 
@@ -17,6 +21,24 @@ Error ended_earlier(const Error& cause) {
   return Error(cause.code(), "exchange", cause.subject(),
                fmt::format("{}{}: {}{}", kEarlier, cause.operation(), subject, cause.problem()),
                hint + "make a new group");
+}
+
+template <typename Work>
+void Group::alone(Work&& work) {
+  // Messages of two threads would take each other's places.
+  if (busy_.exchange(true)) {
+    throw Error(ErrorCode::wrong_order, "exchange", fmt::format("rank {}", rank_),
+                "two threads use one group at the same time",
+                "give each its own group; between backward() and step() it is the optimizer's");
+  }
+  try {
+    work();
+  } catch (const std::exception& error) {
+    busy_ = false;
+    fail(as_error(error));
+    throw;
+  }
+  busy_ = false;
 }
 
 void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives) {
@@ -37,23 +59,42 @@ void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> 
     if (!receive.bytes.empty()) in.push_back(receive);
   }
   if (out.empty() && in.empty()) return;
-  // Messages of two threads would take each other's places.
-  if (busy_.exchange(true)) {
-    throw Error(ErrorCode::wrong_order, "exchange", fmt::format("rank {}", rank_),
-                "two threads use one group at the same time",
-                "give each its own group; between backward() and step() it is the optimizer's");
-  }
-  try {
-    do_exchange(out, in, std::chrono::steady_clock::now() + timeout_);
-  } catch (const std::exception& error) {
-    busy_ = false;
-    fail(as_error(error));
-    throw;
-  }
-  busy_ = false;
+  alone([&] { do_exchange(out, in, std::chrono::steady_clock::now() + timeout_); });
   for (const Outgoing& send : out) traffic_.bytes_sent += send.bytes.size();
   for (const Incoming& receive : in) traffic_.bytes_received += receive.bytes.size();
   traffic_.messages_sent += out.size();
+}
+
+std::vector<std::vector<std::byte>> Group::swap(std::span<const std::byte> mine,
+                                                std::uint64_t bound, std::uint64_t next) {
+  if (failure_) throw ended_earlier(*failure_);
+  if (mine.size() > bound) {
+    throw Error(ErrorCode::limit_exceeded, "swap", fmt::format("rank {}", world_rank(rank_)),
+                fmt::format("gives {} bytes, the bound is {}", mine.size(), bound));
+  }
+  const auto peers = static_cast<std::uint64_t>(size_ - 1);
+  const auto fits = [&](std::uint64_t bytes) {
+    return bytes <= kParcelRoom / std::max<std::uint64_t>(peers, 1);
+  };
+  std::vector<std::vector<std::byte>> from(static_cast<std::size_t>(size_));
+  if (size_ > 1) {
+    int messages = 0;
+    if (fits(bound)) {
+      alone([&] {
+        messages = do_swap(mine, bound, fits(next) ? next : 0, from,
+                           std::chrono::steady_clock::now() + timeout_);
+      });
+    }
+    if (messages == 0) return all_gather(*this, mine, bound);
+    traffic_.messages_sent += peers * static_cast<std::uint64_t>(messages);
+    traffic_.bytes_sent += peers * (mine.size() + sizeof(ParcelHeader));
+    for (int r = 0; r < size_; ++r) {
+      if (r == rank_) continue;
+      traffic_.bytes_received += from[static_cast<std::size_t>(r)].size() + sizeof(ParcelHeader);
+    }
+  }
+  from[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
+  return from;
 }
 
 void Group::fail(const Error& cause) noexcept {

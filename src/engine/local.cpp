@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "dgc/group.h"
+#include "engine/parcel.h"
 
 namespace dgc {
 namespace {
@@ -72,6 +73,29 @@ class LocalGroup final : public Group {
       }
       std::memcpy(receive.bytes.data(), bytes.data(), bytes.size());
     }
+  }
+
+  /// A mailbox takes messages of any size.
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t /*next*/,
+              std::span<std::vector<std::byte>> from, Deadline deadline) override {
+    std::vector<std::vector<std::byte>> copies(from.size() - 1,
+                                               std::vector<std::byte>(mine.begin(), mine.end()));
+    {
+      const std::lock_guard lock(hub_->mutex);
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer == rank()) continue;
+        hub_->box(rank(), peer).push_back(std::move(copies.back()));
+        copies.pop_back();
+      }
+    }
+    hub_->changed.notify_all();
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      std::vector<std::byte>& message = from[static_cast<std::size_t>(peer)];
+      message = wait_for(peer, deadline);
+      check_parcel(peer, message.size(), bound);
+    }
+    return 1;
   }
 
   void announce(const Error& cause) noexcept override {

@@ -195,11 +195,44 @@ class MpiGroup final : public Group {
       }
       wait(requests, deadline);
     } catch (const Error& error) {
-      // Only what a failed rank can still answer: after the others, finalising would wait for it.
-      const bool gone = error.code() == ErrorCode::timeout || error.code() == ErrorCode::peer_lost;
-      if (!requests.cancel() || gone) Runtime::get().set_stuck();
+      abandon(requests, error);
       throw;
     }
+  }
+
+  /// MPI tells how long a message is. It sends short ones at once, whether a receive is posted or
+  /// not, and asks before it sends long ones in any case: posting ahead would gain nothing.
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t /*next*/,
+              std::span<std::vector<std::byte>> from, Deadline deadline) override {
+    check_thread();
+    Requests requests;
+    try {
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer == rank()) continue;
+        std::vector<std::byte>& room = from[static_cast<std::size_t>(peer)];
+        room.resize(bound);
+        requests.add(peer, bound, true, false);
+        check(MPI_Irecv(room.data(), static_cast<int>(bound), MPI_BYTE, peer,
+                        next_tag(received_, peer), data_, &requests.handles.back()),
+              "receive", fmt::format("rank {}", peer));
+      }
+      for (int peer = 0; peer < size(); ++peer) {
+        if (peer == rank()) continue;
+        requests.add(peer, mine.size(), false);
+        check(MPI_Isend(mine.data(), static_cast<int>(mine.size()), MPI_BYTE, peer,
+                        next_tag(sent_, peer), data_, &requests.handles.back()),
+              "send", fmt::format("rank {}", peer));
+      }
+      wait(requests, deadline);
+    } catch (const Error& error) {
+      abandon(requests, error);
+      throw;
+    }
+    for (std::size_t i = 0; i < requests.sizes.size(); ++i) {
+      if (!requests.receive[i]) continue;
+      from[static_cast<std::size_t>(requests.peers[i])].resize(requests.sizes[i]);
+    }
+    return 1;
   }
 
   void announce(const Error& cause) noexcept override {
@@ -237,12 +270,14 @@ class MpiGroup final : public Group {
     std::vector<int> peers;
     std::vector<std::size_t> sizes;
     std::vector<bool> receive;
+    std::vector<bool> exact;  // or else the size is the most that may come, and then what came
 
-    void add(int peer, std::size_t size, bool is_receive) {
+    void add(int peer, std::size_t size, bool is_receive, bool is_exact = true) {
       handles.push_back(MPI_REQUEST_NULL);
       peers.push_back(peer);
       sizes.push_back(size);
       receive.push_back(is_receive);
+      exact.push_back(is_exact);
     }
 
     /// Takes back receives that nothing has arrived for. True if nothing is left in flight.
@@ -258,6 +293,12 @@ class MpiGroup final : public Group {
       return idle;
     }
   };
+
+  static void abandon(Requests& requests, const Error& error) {
+    // Only what a failed rank can still answer: after the others, finalising would wait for it.
+    const bool gone = error.code() == ErrorCode::timeout || error.code() == ErrorCode::peer_lost;
+    if (!requests.cancel() || gone) Runtime::get().set_stuck();
+  }
 
   int next_tag(std::vector<std::uint64_t>& counts, int peer) const {
     return static_cast<int>(counts[static_cast<std::size_t>(peer)]++ % tags_);
@@ -281,7 +322,9 @@ class MpiGroup final : public Group {
       int length = 0;
       if (!requests.receive[i]) continue;
       MPI_Get_count(&requests.statuses[i], MPI_BYTE, &length);
-      if (static_cast<std::size_t>(length) != requests.sizes[i]) {
+      if (!requests.exact[i]) {
+        requests.sizes[i] = static_cast<std::size_t>(length);
+      } else if (static_cast<std::size_t>(length) != requests.sizes[i]) {
         throw_length(requests.peers[i], fmt::format("{} bytes", length), requests.sizes[i]);
       }
     }

@@ -55,8 +55,9 @@ struct ResidualError {
   float value;
 };
 
+/// `next`: what the group's following swap may need.
 void run_allgather(Context& context, std::span<const Gradient> gradients,
-                   const Compressor::Call& call, Bucket::Impl& bucket);
+                   const Compressor::Call& call, std::uint64_t next, Bucket::Impl& bucket);
 void run_owner(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,
                Bucket::Impl& bucket);
 void run_dense(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,

@@ -143,12 +143,28 @@ struct Exchange::Impl {
     }
   }
 
-  /// The tensors that go densely under `automatic`; the same on every rank.
-  bool goes_densely(const Gradient& gradient) const {
+  double saved_by_dense(const Gradient& gradient) const {
     const Load load = context.load_of(gradient.tensor);
     const CompressOptions& c = compressor.options();
     const ValueType values = load.entries == load.elements ? c.dense_values : c.values;
-    return dense_is_cheaper(load, values, options.dense_transport, group.size());
+    return exchange::saved_by_dense(load, values, options.dense_transport, group.size());
+  }
+
+  /// What `automatic` does; the same on every rank.
+  struct Choice {
+    std::vector<Gradient> sparse;
+    std::vector<Gradient> dense;
+  };
+  Choice choose(std::span<const Gradient> gradients) const {
+    Choice choice;
+    double saved = 0.0;
+    for (const Gradient& g : gradients) {
+      const double here = saved_by_dense(g);
+      saved += std::max(here, 0.0);
+      (here > 0.0 ? choice.dense : choice.sparse).push_back(g);
+    }
+    if (saved < kTwoRounds) return {{gradients.begin(), gradients.end()}, {}};
+    return choice;
   }
 
   /// Before anything is indexed by what the caller says.
@@ -179,11 +195,11 @@ struct Exchange::Impl {
   }
 
   void collect(std::span<const Gradient> gradients, const Compressor::Call& call,
-               Bucket::Impl& bucket) {
+               std::uint64_t next, Bucket::Impl& bucket) {
     check_gradients(gradients);
     switch (options.algorithm) {
       case Algorithm::allgather:
-        run_allgather(context, gradients, call, bucket);
+        run_allgather(context, gradients, call, next, bucket);
         break;
       case Algorithm::owner:
         run_owner(context, gradients, call, bucket);
@@ -195,14 +211,12 @@ struct Exchange::Impl {
         run_hierarchical(context, *topology, gradients, call, bucket);
         break;
       case Algorithm::automatic: {
-        std::vector<Gradient> sparse;
-        std::vector<Gradient> dense;
-        for (const Gradient& g : gradients) (goes_densely(g) ? dense : sparse).push_back(g);
+        const auto [sparse, dense] = choose(gradients);
         // Clipping is over all of them, so that its norm cannot be left to the parts.
         Compressor::Call both = call;
         if (!both.norm && compressor.options().clip_norm > 0.0)
           both.norm = compressor.norm(gradients);
-        if (!sparse.empty()) run_allgather(context, sparse, both, bucket);
+        if (!sparse.empty()) run_allgather(context, sparse, both, next, bucket);
         if (!dense.empty()) run_dense(context, dense, both, bucket);
         bucket.choice = fmt::format("allgather {}, dense {}", sparse.size(), dense.size());
         return;
@@ -236,14 +250,25 @@ Exchange::Exchange(Group& group, std::vector<TensorSpec> model, State& state,
 
 Exchange::~Exchange() = default;
 
+std::uint64_t Exchange::swap_bound(std::span<const std::size_t> tensors) const {
+  const Algorithm algorithm = impl_->options.algorithm;
+  if (algorithm != Algorithm::allgather && algorithm != Algorithm::automatic) return 0;
+  std::vector<Gradient> gradients;
+  for (const std::size_t t : tensors) {
+    gradients.push_back({t, std::as_const(impl_->state).residual(t)});  // for its size
+  }
+  return impl_->compressor.bound(gradients);
+}
+
 Compressor& Exchange::compressor() noexcept { return impl_->compressor; }
 
-Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call) {
+Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call,
+                         std::uint64_t next) {
   Bucket bucket;
   const auto start = std::chrono::steady_clock::now();
   const Compressor::Seconds before = impl_->compressor.seconds();
   try {
-    impl_->collect(gradients, call, *bucket.impl);
+    impl_->collect(gradients, call, next, *bucket.impl);
   } catch (const std::exception& exception) {
     // The group is dead and the step cannot be finished: nothing selected may stay out of u and v.
     const Error error = as_error(exception);
@@ -346,7 +371,9 @@ Bucket Exchange::step(std::span<const Gradient> gradients,
   Bucket bucket;
   try {
     impl_->check_targets(targets);  // before anything is sent, or others would apply this step
-    bucket = collect(gradients, call);
+    std::vector<std::size_t> tensors;
+    for (const Gradient& gradient : gradients) tensors.push_back(gradient.tensor);
+    bucket = collect(gradients, call, swap_bound(tensors));  // the next step has the same
     apply(bucket, targets, alpha);
   } catch (const std::exception& error) {
     impl_->group.fail(as_error(error));

@@ -98,13 +98,12 @@ double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
     const double l = n / h;
     return 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
   }
-  return (message ? 2.0 * (n - 1) : 0.0) + (dense ? 2.0 * (n - 1) : 0.0);
+  return (message ? n - 1 : 0.0) + (dense ? 2.0 * (n - 1) : 0.0);
 }
 
-bool dense_is_cheaper(const Load& tensor, ValueType values, ValueType transport,
+double saved_by_dense(const Load& tensor, ValueType values, ValueType transport,
                       int workers) noexcept {
-  return workers > 1 &&
-         dense_bytes(tensor, transport, workers) < allgather_bytes(tensor, values, workers);
+  return allgather_bytes(tensor, values, workers) - dense_bytes(tensor, transport, workers);
 }
 
 }  // namespace dgc::exchange

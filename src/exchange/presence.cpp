@@ -2,17 +2,14 @@
 // lacks one has to know whether another has it: then it contributes zero, else the tensor is left
 // alone. (The paper does not know such parameters.)
 //
-// Before each bucket every rank sends every other one bit for each tensor, with step and bucket.
-// Lengths travel first, although ranks in step know them: a rank that is out of step may be in
-// another collective altogether, and a message of another length would break the stream. So this
-// costs two latencies, beside backward where overlap is on.
+// Before each bucket every rank sends every other one bit for each tensor, with step and bucket:
+// one message each way, and one network delay, beside backward where overlap is on.
 #include "exchange/presence.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 
-#include "dgc/collectives.h"
 #include "engine/ended.h"
 
 namespace dgc::exchange {
@@ -28,7 +25,7 @@ constexpr std::byte kStop{2};
 
 std::vector<std::byte> packed(const Presence& presence) {
   const auto tensors = static_cast<std::uint32_t>(presence.present.size());
-  std::vector<std::byte> bytes(kHeader + (tensors + 7) / 8);
+  std::vector<std::byte> bytes(presence_bytes(tensors));
   std::memcpy(bytes.data(), &kMagic, 4);
   std::memcpy(bytes.data() + 4, &presence.step, 8);
   std::memcpy(bytes.data() + 12, &presence.bucket, 4);
@@ -43,11 +40,13 @@ std::vector<std::byte> packed(const Presence& presence) {
 
 }  // namespace
 
-Presence share_presence(Group& group, const Presence& mine) {
+std::uint64_t presence_bytes(std::size_t tensors) noexcept { return kHeader + (tensors + 7) / 8; }
+
+Presence share_presence(Group& group, const Presence& mine, std::uint64_t next) {
   if (group.failure()) throw ended_earlier(*group.failure());
   Presence all = mine;
   const std::vector<std::byte> own = packed(mine);
-  const auto gathered = all_gather(group, own);
+  const auto gathered = group.swap(own, own.size(), next);
   for (int r = 0; r < group.size(); ++r) {
     const auto& bytes = gathered[static_cast<std::size_t>(r)];
     if (bytes.size() != own.size() || std::memcmp(bytes.data(), own.data(), kSame) != 0) {

@@ -18,8 +18,12 @@ struct Presence {
 };
 
 /// What holds on any rank: a tensor is present, a gradient is not finite, somebody wants to stop.
-/// A few bytes to each other rank. Throws Error(configuration_mismatch) when ranks are at another
-/// step or bucket or somewhere else, and what Group throws. A collective call.
-Presence share_presence(Group& group, const Presence& mine);
+/// A few bytes to each other rank. `next` is what the following Group::swap may need (see there).
+/// Throws Error(configuration_mismatch) when ranks are at another step or bucket, and what Group
+/// throws. A collective call.
+Presence share_presence(Group& group, const Presence& mine, std::uint64_t next = 0);
+
+/// Bytes that share_presence sends to each rank, for a model of so many tensors.
+std::uint64_t presence_bytes(std::size_t tensors) noexcept;
 
 }  // namespace dgc::exchange

@@ -47,9 +47,18 @@ double whole_bytes(const Scenario& setup, double share) {
   return 4.0 * static_cast<double>(setup.model.one_dimensional) * share;
 }
 
-bool whole_goes_densely(const Scenario& setup, int workers) {
+/// What `auto` sends densely: tensors of one dimension, and the others.
+struct Apart {
+  bool whole;
+  bool rest;
+};
+Apart chosen_by_auto(const Scenario& setup, int workers) {
   const std::uint64_t n = setup.model.one_dimensional;
-  return exchange::dense_is_cheaper({n, n}, ValueType::fp32, ValueType::fp32, workers);
+  const double whole = exchange::saved_by_dense({n, n}, ValueType::fp32, ValueType::fp32, workers);
+  const double rest =
+      exchange::saved_by_dense(sparse_load(setup, 1.0), setup.values, ValueType::fp32, workers);
+  if (std::max(whole, 0.0) + std::max(rest, 0.0) < exchange::kTwoRounds) return {false, false};
+  return {whole > 0.0, rest > 0.0};
 }
 
 /// Bytes that go to workers anywhere, evenly: some of them are on the same node.
@@ -112,10 +121,8 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
     default: {
       // `auto` sends densely what that makes less of: with many workers, in the end everything.
       const bool choose = method == Method::automatic;
-      const bool whole_apart = choose && whole_goes_densely(setup, n);
-      const bool rest_apart =
-          choose &&
-          exchange::dense_is_cheaper(sparse_load(setup, 1.0), setup.values, ValueType::fp32, n);
+      const auto [whole_apart, rest_apart] =
+          choose ? chosen_by_auto(setup, n) : Apart{false, false};
       const double sent = (whole_apart ? 0.0 : whole_bytes(setup, 1.0)) +
                           (rest_apart ? 0.0 : sparse_bytes(setup, 1.0));
       const double framed = sent > 0.0 ? sent + kMessageOverhead : 0.0;
@@ -126,7 +133,7 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       const Algorithm algorithm = choose ? Algorithm::automatic : Algorithm::allgather;
       traffic.received = exchange::received_bytes(algorithm, framed, part.dense, n, n);
       traffic.messages = exchange::sent_messages(algorithm, sent > 0.0, apart, n, n);
-      traffic.rounds = (sent > 0.0 ? 2.0 : 0.0) + (apart ? 2.0 : 0.0);
+      traffic.rounds = (sent > 0.0 ? 1.0 : 0.0) + (apart ? 2.0 : 0.0);
       spread(traffic, nodes, l);
       return traffic;
     }
@@ -195,8 +202,8 @@ Prediction predict(const Scenario& setup, Method method, int nodes) {
   // Each bucket asks first who has which gradients, and then moves them. A clipped step is known
   // after backward only, and goes as one.
   const double buckets = setup.model.clipped ? 1.0 : std::ceil(4.0 * n / kBucketBytes);
-  traffic.rounds = buckets * (traffic.rounds + 2.0);
-  traffic.messages = buckets * (traffic.messages + 2.0 * (workers - 1.0));
+  traffic.rounds = buckets * (traffic.rounds + 1.0);
+  traffic.messages = buckets * (traffic.messages + workers - 1.0);
 
   const double dense_cost = method == Method::dense16 ? costs.dense16 : costs.dense;
   p.coding =

@@ -197,7 +197,7 @@ Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& m
   const Traffic before = group_.traffic();
   const auto start = std::chrono::steady_clock::now();
   try {
-    result.agreed = exchange::share_presence(group_, mine);
+    result.agreed = exchange::share_presence(group_, mine, exchange_.swap_bound(plan_[bucket]));
   } catch (const std::exception& error) {
     group_.fail(as_error(error));
     throw;
@@ -207,7 +207,7 @@ Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& m
   const bool skip = options_.skip_nonfinite && result.agreed.nonfinite;
   const std::vector<Gradient> gradients = gradients_of(bucket, result.agreed.present);
   if (!skip && !gradients.empty()) {
-    collected = exchange_.collect(gradients, call);
+    collected = exchange_.collect(gradients, call, exchange::presence_bytes(tensors_.size()));
     const auto collected_at = std::chrono::steady_clock::now();
     measure(bucket, gradients, call.scale);
     result.measuring = seconds_since(collected_at);

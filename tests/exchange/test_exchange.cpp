@@ -487,7 +487,8 @@ TEST(ExchangeFaults, ASumThatOverflowsIsNotApplied) {
     std::vector<Tensors> parameters(2);
     const auto errors = run_ranks(2, 10s, [&](Group& group) {
       State state(kModel, static_cast<std::uint32_t>(group.rank()), 2);
-      Exchange exchange(group, kModel, state, {.momentum = 0.9f}, {.dense_transport = transport});
+      Exchange exchange(group, kModel, state, {.momentum = 0.9f},
+                        {.algorithm = Algorithm::dense, .dense_transport = transport});
       Tensors& mine = parameters[static_cast<std::size_t>(group.rank())] = zeros(kModel);
       Tensors g = zeros(kModel);
       g[1][5] = 3e38f;
@@ -580,14 +581,39 @@ TEST(Layout, CutsCoverEveryTensorAndShareTheLoad) {
   }
 }
 
-TEST(Layout, DenseIsChosenWhereItIsCheaper) {
-  using exchange::dense_is_cheaper;
-  EXPECT_FALSE(dense_is_cheaper({1'000'000, 1000}, ValueType::fp16, ValueType::fp32, 32));
-  EXPECT_TRUE(dense_is_cheaper({1'000'000, 250'000}, ValueType::fp32, ValueType::fp32, 32))
+TEST(Layout, DenseIsPredictedToSaveBytesOrNot) {
+  using exchange::saved_by_dense;
+  EXPECT_LT(saved_by_dense({1'000'000, 1000}, ValueType::fp16, ValueType::fp32, 32), 0.0);
+  EXPECT_GT(saved_by_dense({1'000'000, 250'000}, ValueType::fp32, ValueType::fp32, 32),
+            exchange::kTwoRounds)
       << "75 % sparsity";
-  EXPECT_FALSE(dense_is_cheaper({1'000'000, 250'000}, ValueType::fp32, ValueType::fp32, 2));
-  EXPECT_TRUE(dense_is_cheaper({1000, 1000}, ValueType::fp32, ValueType::fp32, 4)) << "sent whole";
-  EXPECT_FALSE(dense_is_cheaper({1000, 1000}, ValueType::fp32, ValueType::fp32, 1));
+  EXPECT_LT(saved_by_dense({1'000'000, 250'000}, ValueType::fp32, ValueType::fp32, 2), 0.0);
+  EXPECT_NEAR(saved_by_dense({1000, 1000}, ValueType::fp32, ValueType::fp32, 4), 6000.0, 50.0)
+      << "sent whole";
+  EXPECT_LE(saved_by_dense({1000, 1000}, ValueType::fp32, ValueType::fp32, 1), 0.0);
+}
+
+// A message travels in any case; dense has to be worth two rounds more.
+TEST(Exchange, AutoSendsFewDenseBytesWithTheMessage) {
+  const auto choice_for = [](std::int64_t bias) {
+    std::string choice;
+    const std::vector<TensorSpec> model{TensorSpec::of("weight", {100, 100}),
+                                        TensorSpec::of("bias", {bias})};
+    const auto errors = run_ranks(4, std::chrono::seconds(5), [&](Group& group) {
+      State state(model, static_cast<std::uint32_t>(group.rank()), 4);
+      Exchange exchange(group, model, state, {.schedule = Schedule(0.01)}, {});
+      const Tensors values = zeros(model);
+      const Traffic before = group.traffic();
+      const Bucket bucket = exchange.collect(gradients_of(values));
+      if (group.rank() != 0) return;
+      choice = fmt::format("{}, messages to each peer {}", bucket.choice(),
+                           (group.traffic() - before).messages_sent / 3);
+    });
+    for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+    return choice;
+  };
+  EXPECT_EQ(choice_for(1000), "allgather 2, dense 0, messages to each peer 1");
+  EXPECT_EQ(choice_for(100'000), "allgather 1, dense 1, messages to each peer 3");
 }
 
 }  // namespace

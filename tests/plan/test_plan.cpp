@@ -100,8 +100,8 @@ TEST(PlanCost, ClippedModelsTravelInOneBucket) {
   setup.latency = 1.0;
   const double one = predict(setup, Method::automatic, 8).network;
   setup.model.clipped = false;
-  // 51 M parameters are 8 buckets of 25 MiB, of 6 rounds each.
-  EXPECT_NEAR(predict(setup, Method::automatic, 8).network - one, 7 * 6.0, 0.01);
+  // 51 M parameters are 8 buckets of 25 MiB, of 4 rounds each.
+  EXPECT_NEAR(predict(setup, Method::automatic, 8).network - one, 7 * 4.0, 0.01);
 }
 
 TEST(PlanCost, OneWorkerExchangesNothing) {

@@ -43,6 +43,39 @@ void check_all_gather(Group& group) {
   }
 }
 
+/// Every rank another size, with room made for the next call or not, and other messages between.
+void check_swap(Group& group) {
+  const auto peers = static_cast<std::uint64_t>(group.size() - 1);
+  for (const std::size_t size : kSizes) {
+    for (const std::size_t next : {std::size_t{0}, size, size / 2 + 1, 2 * size}) {
+      const auto of = [&](int rank) {
+        return pattern(
+            rank, 1,
+            size * static_cast<std::size_t>(rank + 1) / static_cast<std::size_t>(group.size()));
+      };
+      const Traffic before = group.traffic();
+      const auto all = group.swap(of(group.rank()), size, next);
+      const Traffic moved = group.traffic() - before;
+      expect(all.size() == static_cast<std::size_t>(group.size()), "swap", size);
+      std::uint64_t received = 0;
+      for (int r = 0; r < group.size(); ++r) {
+        expect(all[static_cast<std::size_t>(r)] == of(r), "swap", size);
+        if (r != group.rank()) received += of(r).size() + 8;
+      }
+      expect(moved.bytes_received == received, "swap counts its bytes", size);
+      expect(moved.messages_sent == peers || moved.messages_sent == 2 * peers,
+             "swap counts its messages", size);
+      if (size == 255) barrier(group);
+    }
+  }
+  // Room as needed: one message to each, time after time.
+  for (int i = 0; i < 5; ++i) {
+    const Traffic before = group.traffic();
+    group.swap(pattern(group.rank(), i, 1000), 1'000'003, 1'000'003);
+    expect((group.traffic() - before).messages_sent == peers, "swap in one message", 1000);
+  }
+}
+
 void check_all_to_all(Group& group) {
   for (const std::size_t size : kSizes) {
     std::vector<std::vector<std::byte>> parts;
@@ -123,6 +156,7 @@ void check_misuse(Group& group) {
 void check_conformance(Group& group) {
   barrier(group);
   check_all_gather(group);
+  check_swap(group);
   check_all_to_all(group);
   check_broadcast(group);
   check_all_reduce(group);
