@@ -18,6 +18,7 @@ import fcntl
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -33,6 +34,7 @@ MTU = 1500
 # The kernel cuts packets into frames of the MTU late. It hands them over in pieces no larger than
 # this. A token bucket has to hold a piece, and a full bucket lets its contents through at no cost.
 PIECE_BYTES = 16384
+NETNS_FILES = pathlib.Path("/etc/netns")
 
 
 class HostsError(Exception):
@@ -83,12 +85,15 @@ def _die_with_parent() -> None:
 
 class Hosts:
     """`count` hosts with addresses 10.77.0.1 and so on. `rate` is in bit/s each way; None means no
-    limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes."""
+    limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes.
 
-    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc"):
+    With `hostname="node"` the hosts are called node0, node1 and so on, and find each other by these
+    names. As Debian's installer sets it up, a host's own name is 127.0.1.1."""
+
+    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc", hostname: str | None = None):
         if not 1 <= count <= 200:
             raise HostsError(f"{count} hosts: 1 to 200 are possible")
-        self.count, self.rate, self.prefix = count, rate, prefix
+        self.count, self.rate, self.prefix, self.hostname = count, rate, prefix, hostname
         self._lock = None
         self._anchors: list[subprocess.Popen] = []
         self._handlers: dict[int, object] = {}
@@ -158,6 +163,19 @@ class Hosts:
                 except ProcessLookupError:
                     pass
             _command("ip", "netns", "delete", name)
+        for folder in NETNS_FILES.glob(f"{self.prefix}-[0-9]*"):
+            if folder.name.removeprefix(f"{self.prefix}-").isdigit():
+                shutil.rmtree(folder)
+                if not any(NETNS_FILES.iterdir()):
+                    NETNS_FILES.rmdir()
+
+    def _write_names(self, host: int) -> None:
+        """`ip netns exec` puts the files of this folder in the place of those of /etc."""
+        lines = ["127.0.0.1 localhost", f"127.0.1.1 {self.hostname}{host}"]
+        lines += [f"{self.address(i)} {self.hostname}{i}" for i in range(self.count) if i != host]
+        folder = NETNS_FILES / self.name(host)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hosts").write_text("\n".join(lines) + "\n", encoding="ascii")
 
     def _make(self) -> None:
         switch = f"{self.prefix}-switch"
@@ -167,6 +185,8 @@ class Hosts:
         for host in range(self.count):
             name, port = self.name(host), f"port{host}"
             _command("ip", "netns", "add", name)
+            if self.hostname is not None:
+                self._write_names(host)
             _command("ip", "-n", switch, "link", "add", port, "mtu", str(MTU), "type", "veth",
                      "peer", "name", "eth0", "mtu", str(MTU), "netns", name)
             _command("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
@@ -216,6 +236,10 @@ class Hosts:
 
     def start(self, host: int, command: list[str], env: dict[str, str] | None = None, output=None) -> subprocess.Popen:
         """Starts a command on a host. The command ends with this process at the latest."""
+        if self.hostname is not None:
+            # A host name belongs to a namespace of another kind (UTS).
+            named = 'hostname "$0" && exec "$@"'
+            command = ["unshare", "--uts", "sh", "-c", named, f"{self.hostname}{host}", *command]
         return subprocess.Popen(["ip", "netns", "exec", self.name(host), *command],
                                 env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=output,
                                 stderr=output, preexec_fn=_die_with_parent)
