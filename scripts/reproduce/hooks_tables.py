@@ -1,8 +1,8 @@
 """Tables and picture of scripts/reproduce/pytorch-hooks, from the files that it has written.
 
 Time to an accuracy = sum over all stages of (steps in the stage) x (time of such a step), up to the
-step from which on the accuracy stays at or above the target. Steps come from the trainings, times
-from the short runs over the limited link.
+step from which on the accuracy, as the mean of five neighbours, stays at or above the target. Steps
+come from the trainings, times from the short runs over the limited link.
 """
 
 import json
@@ -31,13 +31,17 @@ class Found:
         runs = self._read(f"check-{row}-{self.steps}-{rate:.0f}.json")
         return runs[0] if runs else None
 
-    def short_runs(self) -> list:
-        return [run for rate in self.rates for run in self._read(f"times-*-{rate:.0f}-[0-9]*.json")]
+    def short_runs(self, rates: list) -> list:
+        """Of each row and rate the round in which others used the cores least."""
+        rounds = [
+            self._read(f"times-{row}-{rate:.0f}-[0-9]*.json") for row in ROWS for rate in rates
+        ]
+        return [min(runs, key=lambda run: run["others"]) for runs in rounds if runs]
 
     def _stages(self, rate: float, what: str) -> dict:
-        """Of each stage: the median over its steps, or of its bytes a step, in all runs."""
+        """Of each stage: the median over its steps, or of its bytes a step."""
         values = {}
-        for run in self._read(f"times-*-{rate:.0f}-[0-9]*.json"):
+        for run in self.short_runs([rate]):
             begin = 0
             for number, stage in enumerate(run["stages"]):
                 end = begin + stage["steps"]
@@ -56,10 +60,12 @@ class Found:
         return [(points[0][0], statistics.mean(p[1] for p in points)) for points in zip(*curves)]
 
     def steps_to(self, row: str, target: float):
-        """The step from which on the accuracy stays at or above the target; None: never."""
-        reached = None
-        for step, accuracy in self.curve(row):
-            if accuracy < target:
+        """The step from which on the accuracy stays at or above the target; None: never. Single
+        values scatter by half a point, so it is the mean of five neighbours."""
+        reached, curve = None, self.curve(row)
+        for number, (step, _) in enumerate(curve):
+            near = curve[max(0, number - 2) : number + 3]
+            if statistics.mean(accuracy for _, accuracy in near) < target:
                 reached = None
             elif reached is None:
                 reached = step
@@ -96,10 +102,10 @@ def print_all(found: Found, rows: list, targets: list, checks: tuple) -> None:
     trained = [row for row in rows if found.trainings(row)]
     if trained:
         _accuracy(found, trained, targets)
-    if found.short_runs():
+    if found.short_runs(list(found.rates)):
         _steps(found, rows)
         _conditions(found)
-    if trained and found.short_runs():
+    if trained and found.short_runs(list(found.rates)):
         _times(found, trained, targets)
         _checks(found, checks)
 
@@ -168,7 +174,7 @@ def _checks(found: Found, checks: tuple) -> None:
 
 
 def _conditions(found: Found) -> None:
-    runs = found.short_runs()
+    runs = found.short_runs(list(found.rates))
     others = sorted(100 * run["others"] for run in runs)
     print(
         f"{runs[0]['parameters']:,} parameters, {WORKERS} workers, {found.steps} steps of {BATCH} "
