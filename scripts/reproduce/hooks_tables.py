@@ -230,7 +230,7 @@ def draw(found: Found, rows: list, target: float, file: pathlib.Path) -> None:
         return
     everything = [time for times in lines.values() for time in times]
     low = math.floor(math.log10(min(everything)))
-    high = math.ceil(math.log10(max(everything)))
+    high = max(low + 1, math.ceil(math.log10(max(everything))))
     left, right, top, bottom = 64, 420, 44, 300
 
     def x(number: int) -> float:
