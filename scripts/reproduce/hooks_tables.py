@@ -111,7 +111,8 @@ def print_all(found: Found, rows: list, targets: list, checks: tuple) -> None:
 
 
 def _accuracy(found: Found, rows: list, targets: list) -> None:
-    some = [s for s in (200, 500, 1000) if s < found.steps]
+    evaluated = dict(found.curve(rows[0]))
+    some = [s for s in (found.steps // n for n in (10, 4, 2)) if s in evaluated]
     head = ["hook", *(f"after {s}, %" for s in some), f"after {found.steps}, %", "seeds"]
     lines = []
     for row in rows:
