@@ -194,6 +194,7 @@ COLOURS = {  # on white, on dark
     "powersgd4-early": ("#5b6ee1", "#aab4ff"),
     "dgc1": ("#1663b0", "#74b6ff"),
     "dgc": ("#1d7a46", "#7fd6a2"),
+    "dgc-early": ("#0f766e", "#5eead4"),
 }
 
 
@@ -241,7 +242,7 @@ def draw(found: Found, rows: list, target: float, file: pathlib.Path) -> None:
         return bottom - (bottom - top) * (math.log10(seconds) - low) / (high - low)
 
     out = [
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 640 340' role='img' "
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 720 340' role='img' "
         f"aria-label='Time to {target:g} % accuracy against the rate of the link'>",
         _style(),
         "<rect width='100%' height='100%' fill='var(--paper)'/>",

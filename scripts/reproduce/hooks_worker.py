@@ -61,7 +61,7 @@ ROWS = {
     "powersgd1": Row("PowerSGD, rank 1", "powersgd", rank=1),
     "powersgd2": Row("PowerSGD, rank 2", "powersgd", rank=2),
     "powersgd4": Row("PowerSGD, rank 4", "powersgd", rank=4),
-    "powersgd4-early": Row("PowerSGD, rank 4, from step 10", "powersgd", rank=4, dense=0.004),
+    "powersgd4-early": Row("PowerSGD, rank 4, begun early", "powersgd", rank=4, dense=0.004),
     "dgc1": Row("dgc.hook, 1 %", "dgc", ratios=(*PAPER[:3], 0.01)),
     "dgc": Row("dgc.hook, 0.1 %", "dgc", ratios=(*PAPER, 0.001)),
     "dgc-early": Row("dgc.hook, 0.1 %, no warm-up", "dgc", ratios=(0.001,)),

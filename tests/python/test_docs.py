@@ -19,7 +19,7 @@ from workers import run
 
 PROJECT = pathlib.Path(sys.argv[1])
 STEPS = 8
-PAGES = ("pytorch.md", "multi-node.md")
+PAGES = ("pytorch.md", "multi-node.md", "compare.md", "results.md")
 
 
 def page(name):
