@@ -73,6 +73,7 @@ def main():
             accuracy = 100 * (net(images).argmax(1) == labels).double().mean().item()
             print(f"step {state.step} accuracy {accuracy:.2f} loss {loss.item():.4f} "
                   f"message_ratio {state.stats.message_ratio:.0f}", flush=True)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -16,10 +16,13 @@ import ctypes
 import dataclasses
 import fcntl
 import json
+import math
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -32,7 +35,10 @@ QUEUE_BYTES = 2 << 20
 MTU = 1500
 # The kernel cuts packets into frames of the MTU late. It hands them over in pieces no larger than
 # this. A token bucket has to hold a piece, and a full bucket lets its contents through at no cost.
+# So pieces are smaller on slow links, down to one frame: the messages of a step are small there.
 PIECE_BYTES = 16384
+FRAME_BYTES = 1600
+NETNS_FILES = pathlib.Path("/etc/netns")
 
 
 class HostsError(Exception):
@@ -77,18 +83,28 @@ def _command(*words: str) -> str:
     return done.stdout
 
 
+def python_with_torch() -> str:
+    """This Python if it has PyTorch, else Debian's."""
+    here = subprocess.run([sys.executable, "-c", "import torch"], check=False, stderr=subprocess.DEVNULL)
+    return sys.executable if here.returncode == 0 else "/usr/bin/python3"
+
+
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class Hosts:
     """`count` hosts with addresses 10.77.0.1 and so on. `rate` is in bit/s each way; None means no
-    limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes."""
+    limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes.
 
-    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc"):
+    With `hostname="node"` the hosts are called node0, node1 and so on, and find each other by these
+    names. As Debian's installer sets it up, a host's own name is 127.0.1.1."""
+
+    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc", hostname: str | None = None):
         if not 1 <= count <= 200:
             raise HostsError(f"{count} hosts: 1 to 200 are possible")
-        self.count, self.rate, self.prefix = count, rate, prefix
+        self.count, self.rate, self.prefix, self.hostname = count, rate, prefix, hostname
+        self._limited = False  # the devices have a token bucket now
         self._lock = None
         self._anchors: list[subprocess.Popen] = []
         self._handlers: dict[int, object] = {}
@@ -158,6 +174,19 @@ class Hosts:
                 except ProcessLookupError:
                     pass
             _command("ip", "netns", "delete", name)
+        for folder in NETNS_FILES.glob(f"{self.prefix}-[0-9]*"):
+            if folder.name.removeprefix(f"{self.prefix}-").isdigit():
+                shutil.rmtree(folder)
+                if not any(NETNS_FILES.iterdir()):
+                    NETNS_FILES.rmdir()
+
+    def _write_names(self, host: int) -> None:
+        """`ip netns exec` puts the files of this folder in the place of those of /etc."""
+        lines = ["127.0.0.1 localhost", f"127.0.1.1 {self.hostname}{host}"]
+        lines += [f"{self.address(i)} {self.hostname}{i}" for i in range(self.count) if i != host]
+        folder = NETNS_FILES / self.name(host)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "hosts").write_text("\n".join(lines) + "\n", encoding="ascii")
 
     def _make(self) -> None:
         switch = f"{self.prefix}-switch"
@@ -167,6 +196,8 @@ class Hosts:
         for host in range(self.count):
             name, port = self.name(host), f"port{host}"
             _command("ip", "netns", "add", name)
+            if self.hostname is not None:
+                self._write_names(host)
             _command("ip", "-n", switch, "link", "add", port, "mtu", str(MTU), "type", "veth",
                      "peer", "name", "eth0", "mtu", str(MTU), "netns", name)
             _command("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
@@ -177,14 +208,11 @@ class Hosts:
             # for the network.
             _command("ip", "-n", name, "route", "replace", "10.77.0.0/24", "dev", "eth0",
                      "src", self.address(host), "congctl", "cubic")
-            for namespace, device in self._devices(host):
-                _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(PIECE_BYTES))
             self._anchors.append(self.start(host, ["sleep", "infinity"], output=subprocess.DEVNULL))
         # Ports learn and forward at once, but a device comes up later.
         for host in range(self.count):
             self._wait_until_up(host)
-        if self.rate is not None:
-            self.set_rate(self.rate)
+        self.set_rate(self.rate)
 
     def _devices(self, host: int) -> list[tuple[str, str]]:
         """Both ends of a host's link: (namespace, device)."""
@@ -202,20 +230,25 @@ class Hosts:
 
     def set_rate(self, rate: float | None) -> None:
         """Sets the rate of all links, in bit/s; None takes the limit away. Works while commands run."""
+        # Half a millisecond of data. A timer that is late by more than that costs throughput.
+        burst = rate / 8 * 0.0005 if rate is not None else math.inf
+        piece = int(min(PIECE_BYTES, max(FRAME_BYTES, burst / 2)))
         for host in range(self.count):
             for namespace, device in self._devices(host):
+                _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(piece))
                 if rate is not None:
-                    # Half a millisecond of data. A timer that is late by more than that costs
-                    # throughput.
-                    burst = int(max(2 * PIECE_BYTES, rate / 8 * 0.0005))
                     _command("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
-                             "rate", f"{rate:.0f}bit", "burst", str(burst), "limit", str(QUEUE_BYTES))
-                elif self.rate is not None:
+                             "rate", f"{rate:.0f}bit", "burst", str(int(max(2 * piece, burst))), "limit", str(QUEUE_BYTES))
+                elif self._limited:
                     _command("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
-        self.rate = rate
+        self.rate, self._limited = rate, rate is not None
 
     def start(self, host: int, command: list[str], env: dict[str, str] | None = None, output=None) -> subprocess.Popen:
         """Starts a command on a host. The command ends with this process at the latest."""
+        if self.hostname is not None:
+            # A host name belongs to a namespace of another kind (UTS).
+            named = 'hostname "$0" && exec "$@"'
+            command = ["unshare", "--uts", "sh", "-c", named, f"{self.hostname}{host}", *command]
         return subprocess.Popen(["ip", "netns", "exec", self.name(host), *command],
                                 env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=output,
                                 stderr=output, preexec_fn=_die_with_parent)

@@ -23,8 +23,21 @@ from versions import as_this_version_has_it, is_newer
 from workers import run
 
 PROJECT = pathlib.Path(sys.argv[1])
-MANUAL = (PROJECT / "docs" / "pytorch.md").read_text()
 STEPS = 8
+PAGES = ("pytorch.md", "multi-node.md", "compare.md", "results.md")
+
+
+def page(name):
+    return (PROJECT / "docs" / name).read_text()
+
+
+MANUAL = page("pytorch.md")
+
+
+def anchors(text):
+    """Of its headings, as GitHub makes them."""
+    heads = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
 
 
 def blocks(text, kind="python"):
@@ -213,21 +226,21 @@ class Docs(unittest.TestCase):
 
     def test_slurm_script(self):
         script = (PROJECT / "examples" / "pytorch" / "slurm.sh").read_text()
-        self.assertEqual(blocks(MANUAL, "bash"), [script])
+        self.assertEqual(blocks(page("multi-node.md"), "bash"), [script])
 
     def test_width(self):
-        for number, line in enumerate(MANUAL.splitlines(), 1):
-            # Tables and commands cannot be wrapped.
-            if not line.startswith(("|", "    ")):
-                self.assertLessEqual(len(line), 100, f"docs/pytorch.md:{number}")
+        for name in PAGES:
+            for number, line in enumerate(page(name).splitlines(), 1):
+                # Tables and commands cannot be wrapped.
+                if not line.startswith(("|", "    ")):
+                    self.assertLessEqual(len(line), 100, f"docs/{name}:{number}")
 
     def test_links(self):
-        for target in re.findall(r"\]\(#([^)]*)\)", MANUAL):
-            heads = [
-                re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-")
-                for head in re.findall(r"^#+ (.*)$", MANUAL, re.MULTILINE)
-            ]
-            self.assertIn(target, heads)
+        """Within these pages and between them."""
+        for name in PAGES:
+            for target, place in re.findall(r"\]\(([\w.-]*)#([^)]*)\)", page(name)):
+                if target == "" or target in PAGES:
+                    self.assertIn(place, anchors(page(target or name)), f"docs/{name}")
 
 
 if __name__ == "__main__":

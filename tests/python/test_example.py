@@ -1,4 +1,5 @@
-"""test_example.py PROJECT DATA: examples/pytorch as docs/pytorch.md says it is started."""
+"""test_example.py PROJECT DATA: examples/pytorch and the scripts of docs/multi-node.md, as that page
+says they are started. scripts/reproduce/two-hosts runs the page on two hosts."""
 
 import gzip
 import os
@@ -13,9 +14,27 @@ import unittest
 
 PROJECT, DATA = (pathlib.Path(a) for a in sys.argv[1:3])
 FOLDER = PROJECT / "examples" / "pytorch"
-# Debian's PyTorch needs its own words for it.
-TORCHRUN = re.compile(r"^    (python3 -m torch\.distributed\.run .*)$", re.MULTILINE)
-SEVERAL_MACHINES = re.compile(r"^    (torchrun --nnodes .*)$", re.MULTILINE)
+PAGE = (PROJECT / "docs" / "multi-node.md").read_text()
+
+
+def commands(start):
+    """The page's commands that begin with these words."""
+    return re.findall(rf"^    ({re.escape(start)}.*)$", PAGE, re.MULTILINE)
+
+
+def scripts():
+    """Name: text of the scripts that the page tells to save."""
+    found = r"Save it as `([\w.]+)`:\n\n```python\n(.*?)^```$"
+    return dict(re.findall(found, PAGE, re.MULTILINE | re.DOTALL))
+
+
+def with_this_python(command):
+    """Debian's PyTorch has no torchrun: the page has words for it, which every version knows."""
+    (torchrun,) = commands("python3 -m torch.distributed.run")
+    command = re.sub(r"^torchrun", torchrun, command)
+    command = re.sub(r"^python3", shlex.quote(sys.executable), command)
+    # It looks after workers every 5 s.
+    return command.replace("--redirects", "--monitor_interval 0.1 --redirects")
 
 
 def free_port():
@@ -46,22 +65,15 @@ class Example(unittest.TestCase):
             self.train(name)
 
     def train(self, data):
-        manual = (PROJECT / "docs" / "pytorch.md").read_text()
-        (command,), (torchrun,) = SEVERAL_MACHINES.findall(manual), TORCHRUN.findall(manual)
-        command = command.replace("node0:29500", f"127.0.0.1:{free_port()}").replace(
-            "torchrun", torchrun
-        )
-        command = command.replace("python3", shlex.quote(sys.executable))
-        command = command.replace(
-            "--nnodes", "--monitor_interval 0.1 --nnodes"
-        )  # it looks after workers every 5 s
+        both = commands("torchrun --nnodes")
+        self.assertEqual(both[1], both[0].replace("--node_rank 0", "--node_rank 1"))
+        script = f"examples/pytorch/train_mnist.py --data {shlex.quote(data)} --steps 20"
+        endpoint = f"127.0.0.1:{free_port()}"
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         nodes = []
-        for node in range(2):
-            here = (
-                command.replace("--node_rank 0", f"--node_rank {node}")
-                + f" --data {shlex.quote(data)} --steps 20"
-            )
+        for command in both:
+            here = with_this_python(command).replace("node0:29500", endpoint)
+            here = here.replace("train.py", script)
             nodes.append(
                 subprocess.Popen(
                     shlex.split(here),
@@ -78,6 +90,32 @@ class Example(unittest.TestCase):
             outputs[0][0], r"^step 20 accuracy \d+\.\d\d loss \d\.\d+ message_ratio [67]\d\n$"
         )
         self.assertEqual(outputs[1][0], "")
+
+    def test_plain_script_and_one_machine(self):
+        """The page's own scripts, by its own commands."""
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        with tempfile.TemporaryDirectory() as name:
+            for file, text in scripts().items():
+                (pathlib.Path(name) / file).write_text(text)
+            for (command,), last in (
+                (commands("python3 plain.py"), r"epoch 9 loss 0\.\d+\n$"),
+                (
+                    commands("torchrun --nproc_per_node"),
+                    r"epoch 9 loss 0\.\d+ sent 1/6\d of a gradient\n$",
+                ),
+            ):
+                with self.subTest(command=command):
+                    out = subprocess.run(
+                        shlex.split(with_this_python(command)),
+                        cwd=name,
+                        env=environment,
+                        text=True,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        timeout=200,
+                    )
+                    self.assertEqual(out.returncode, 0, out.stderr)
+                    self.assertRegex(out.stdout, last)
 
     def test_slurm(self):
         """srun, scontrol and torchrun are stand-ins, which show what they are asked for."""
