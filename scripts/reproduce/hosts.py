@@ -97,13 +97,18 @@ class Hosts:
     """`count` hosts with addresses 10.77.0.1 and so on. `rate` is in bit/s each way; None means no
     limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes.
 
+    With `delay_ms` each frame takes that long from host to host. The bridge is then a process in
+    user space (slow_switch.py), which keeps up with some 200 Mbit/s in all.
+
     With `hostname="node"` the hosts are called node0, node1 and so on, and find each other by these
     names. As Debian's installer sets it up, a host's own name is 127.0.1.1."""
 
-    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc", hostname: str | None = None):
+    def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc", hostname: str | None = None,
+                 delay_ms: float = 0.0):
         if not 1 <= count <= 200:
             raise HostsError(f"{count} hosts: 1 to 200 are possible")
         self.count, self.rate, self.prefix, self.hostname = count, rate, prefix, hostname
+        self.delay_ms = delay_ms
         self._limited = False  # the devices have a token bucket now
         self._lock = None
         self._anchors: list[subprocess.Popen] = []
@@ -191,8 +196,9 @@ class Hosts:
     def _make(self) -> None:
         switch = f"{self.prefix}-switch"
         _command("ip", "netns", "add", switch)
-        _command("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
-        _command("ip", "-n", switch, "link", "set", "bridge", "up")
+        if not self.delay_ms:
+            _command("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+            _command("ip", "-n", switch, "link", "set", "bridge", "up")
         for host in range(self.count):
             name, port = self.name(host), f"port{host}"
             _command("ip", "netns", "add", name)
@@ -200,7 +206,7 @@ class Hosts:
                 self._write_names(host)
             _command("ip", "-n", switch, "link", "add", port, "mtu", str(MTU), "type", "veth",
                      "peer", "name", "eth0", "mtu", str(MTU), "netns", name)
-            _command("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            _command("ip", "-n", switch, "link", "set", port, *(() if self.delay_ms else ("master", "bridge")), "up")
             _command("ip", "-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
             for interface in ("lo", "eth0"):
                 _command("ip", "-n", name, "link", "set", interface, "up")
@@ -213,6 +219,19 @@ class Hosts:
         for host in range(self.count):
             self._wait_until_up(host)
         self.set_rate(self.rate)
+        if self.delay_ms:
+            self._start_slow_switch()
+
+    def _start_slow_switch(self) -> None:
+        program = [sys.executable, "-B", str(pathlib.Path(__file__).with_name("slow_switch.py"))]
+        for host in range(self.count):
+            _command("ip", "netns", "exec", self.name(host), *program, "--offloads-off", "eth0")
+        ports = [f"port{host}" for host in range(self.count)]
+        process = subprocess.Popen(["ip", "netns", "exec", f"{self.prefix}-switch", *program, str(self.delay_ms), *ports],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
+        if process.stdout.readline() != b"ready\n":
+            raise HostsError("the slow switch did not start: does this kernel have packet sockets (AF_PACKET)?")
+        self._anchors.append(process)
 
     def _devices(self, host: int) -> list[tuple[str, str]]:
         """Both ends of a host's link: (namespace, device)."""
