@@ -117,9 +117,9 @@ class Exchange {
   /// The parts of a step, for several buckets: collect each, apply all when all are there, then
   /// commit. If any fails, u and v get back what this step selected (collect does that itself, and
   /// restore() is for failures between the parts), and the group is dead.
-  /// `next` is what the group's following swap may need, where that is known (Group::swap).
+  /// `next` are bounds of the group's following swaps, where they are known (Group::swap).
   Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {},
-                 std::uint64_t next = 0);
+                 std::span<const std::uint64_t> next = {});
   void apply(const Bucket& bucket, std::span<const std::span<float>> targets, float alpha) const;
   /// The same with a factor for each tensor, such as learning rates of its own.
   void apply(const Bucket& bucket, std::span<const std::span<float>> targets,

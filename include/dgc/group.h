@@ -70,13 +70,14 @@ class Group {
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives);
 
   /// Sends `mine` to every other rank and returns what each gave, by rank, one's own too. One
-  /// message each way, of any size up to `bound`; all ranks give the same `bound`. Room for the
-  /// next call is made now, where `next` says how much that will need (the same on all ranks; 0:
-  /// not known): its messages then need no permission, and take one network delay. Where the room
-  /// for all ranks would be more than kParcelRoom, lengths travel first, and it takes two rounds.
-  /// Throws Error(limit_exceeded) for a message longer than `bound`.
+  /// message each way, of any size up to `bound`; all ranks give the same `bound`. `next` are the
+  /// bounds of the calls that follow, where they are known, the same on all ranks. Room for two of
+  /// them is made now: their messages then need no permission, and take one network delay even if
+  /// they are sent at once. Where the room for all ranks would be more than kParcelRoom, lengths
+  /// travel first, and it takes two rounds. Throws Error(limit_exceeded) for a message longer than
+  /// `bound`.
   std::vector<std::vector<std::byte>> swap(std::span<const std::byte> mine, std::uint64_t bound,
-                                           std::uint64_t next = 0);
+                                           std::span<const std::uint64_t> next = {});
   static constexpr std::uint64_t kParcelRoom = std::uint64_t{64} << 20;
 
   /// Ends the group and tells the others why, as far as they can be reached.
@@ -98,8 +99,8 @@ class Group {
   /// Returns how many messages went to each peer: 1, or 2 where lengths went first. 0, with nothing
   /// sent, where the engine has no way of its own for this. The same on all ranks.
   virtual int do_swap(std::span<const std::byte> /*mine*/, std::uint64_t /*bound*/,
-                      std::uint64_t /*next*/, std::span<std::vector<std::byte>> /*from*/,
-                      Deadline /*deadline*/) {
+                      std::span<const std::uint64_t> /*next*/,
+                      std::span<std::vector<std::byte>> /*from*/, Deadline /*deadline*/) {
     return 0;
   }
   /// Tells the other ranks, at best effort, that this one is giving up. Called at most once.

@@ -11,7 +11,7 @@
 // - A message longer than its receive makes Gloo abort the process. Sizes are therefore agreed on
 //   before, by the collectives, or are below a bound that all ranks know (swap).
 // - Gloo sends at once what the peer has said to have room for. Else it asks first, and one message
-//   takes three delays. swap() therefore posts the receives of its next call as soon as those of
+//   takes three delays. swap() therefore posts the receives of its next calls as soon as those of
 //   this one have arrived. They have slots of their own: what else is exchanged between two calls
 //   leaves them alone.
 #include <fmt/format.h>
@@ -28,6 +28,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <optional>
 #include <sstream>
@@ -174,7 +175,7 @@ class GlooGroup final : public Group {
         received_(static_cast<std::size_t>(options.size)) {}
 
   ~GlooGroup() override {
-    posted_ = {};
+    posted_.clear();
     mesh_.reset();
     if (joined_) leave();
   }
@@ -261,12 +262,13 @@ class GlooGroup final : public Group {
     }
   }
 
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t next,
-              std::span<std::vector<std::byte>> from, Deadline deadline) override {
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
+              std::span<const std::uint64_t> next, std::span<std::vector<std::byte>> from,
+              Deadline deadline) override {
     const Deadline last_wait = deadline - std::min(kBoardReserve, timeout() / 4);
     const NoSigpipe guard;
     // Where room was made for less than is needed now, lengths go there alone. All ranks see that.
-    const bool whole = posted_.rooms.empty() || posted_.bound >= bound;
+    const bool whole = posted_.empty() || posted_.front().bound >= bound;
     std::vector<std::byte> parcel(sizeof(ParcelHeader) + (whole ? mine.size() : 0));
     const ParcelHeader length = mine.size();
     std::memcpy(parcel.data(), &length, sizeof length);
@@ -274,8 +276,9 @@ class GlooGroup final : public Group {
     Posted arrived;
     Transfers& transfers = arrived.transfers;
     try {
-      if (posted_.rooms.empty()) post(bound);
-      arrived = std::exchange(posted_, {});
+      if (posted_.empty()) post(bound);
+      arrived = std::move(posted_.front());
+      posted_.pop_front();
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
         transfers.begin(transfers.out, peer, buffer_of(parcel)).send(peer, kParcelSlots + parcels_);
@@ -286,8 +289,8 @@ class GlooGroup final : public Group {
       transfers.wait_for_all_out(last_wait);
     } catch (const std::exception& error) {
       // Nothing was sent yet: it was a receive that could not be posted.
-      if (transfers.peer < 0) transfers.peer = posted_.transfers.peer;
-      posted_ = {};
+      if (transfers.peer < 0 && !posted_.empty()) transfers.peer = posted_.back().transfers.peer;
+      posted_.clear();
       lost(transfers, Clock::now() >= last_wait, error.what(), deadline);
     }
     std::vector<Outgoing> sends;
@@ -370,24 +373,25 @@ class GlooGroup final : public Group {
   };
 
   void post(std::uint64_t bound) {
-    posted_.bound = bound;
+    const std::uint64_t slot = kParcelSlots + parcels_ + posted_.size();
+    Posted& posted = posted_.emplace_back();
+    posted.bound = bound;
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
       const std::size_t bytes = sizeof(ParcelHeader) + bound;
       // Not set to zero: most of it is never touched.
-      auto& room = posted_.rooms.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
-      Transfers& transfers = posted_.transfers;
-      transfers.begin(transfers.in, peer, buffer_of({room.get(), bytes}))
-          .recv(peer, kParcelSlots + parcels_);
+      auto& room = posted.rooms.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
+      Transfers& transfers = posted.transfers;
+      transfers.begin(transfers.in, peer, buffer_of({room.get(), bytes})).recv(peer, slot);
     }
   }
 
   /// This call has all that it needs. A connection that is broken by now ends the next one.
-  void post_next(std::uint64_t bound) noexcept {
+  void post_next(std::span<const std::uint64_t> bounds) noexcept {
     try {
-      if (bound > 0) post(bound);
+      while (posted_.size() < bounds.size()) post(bounds[posted_.size()]);
     } catch (const std::exception&) {
-      posted_ = {};
+      posted_.clear();
     }
   }
 
@@ -560,7 +564,7 @@ class GlooGroup final : public Group {
   std::vector<std::uint64_t> sent_;      // messages so far to each peer: Gloo's slots
   std::vector<std::uint64_t> received_;  // from each peer
   std::uint64_t parcels_ = 0;            // swaps so far
-  Posted posted_;                        // for the next one; empty where it was not known
+  std::deque<Posted> posted_;            // for the next ones, as far as they were known
   bool joined_ = false;                  // has keys of its own in the store
 };
 

@@ -66,7 +66,8 @@ void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> 
 }
 
 std::vector<std::vector<std::byte>> Group::swap(std::span<const std::byte> mine,
-                                                std::uint64_t bound, std::uint64_t next) {
+                                                std::uint64_t bound,
+                                                std::span<const std::uint64_t> next) {
   if (failure_) throw ended_earlier(*failure_);
   if (mine.size() > bound) {
     throw Error(ErrorCode::limit_exceeded, "swap", fmt::format("rank {}", world_rank(rank_)),
@@ -76,13 +77,16 @@ std::vector<std::vector<std::byte>> Group::swap(std::span<const std::byte> mine,
   const auto fits = [&](std::uint64_t bytes) {
     return bytes <= kParcelRoom / std::max<std::uint64_t>(peers, 1);
   };
+  // Room is made in the order of the calls: none behind one that gets none.
+  const auto too_large = std::find_if_not(next.begin(), next.end(), fits);
+  const auto fitting = static_cast<std::size_t>(too_large - next.begin());
+  next = next.first(std::min(kParcelsAhead, fitting));
   std::vector<std::vector<std::byte>> from(static_cast<std::size_t>(size_));
   if (size_ > 1) {
     int messages = 0;
     if (fits(bound)) {
       alone([&] {
-        messages = do_swap(mine, bound, fits(next) ? next : 0, from,
-                           std::chrono::steady_clock::now() + timeout_);
+        messages = do_swap(mine, bound, next, from, std::chrono::steady_clock::now() + timeout_);
       });
     }
     if (messages == 0) return all_gather(*this, mine, bound);

@@ -76,8 +76,9 @@ class LocalGroup final : public Group {
   }
 
   /// A mailbox takes messages of any size.
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t /*next*/,
-              std::span<std::vector<std::byte>> from, Deadline deadline) override {
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
+              std::span<const std::uint64_t> /*next*/, std::span<std::vector<std::byte>> from,
+              Deadline deadline) override {
     std::vector<std::vector<std::byte>> copies(from.size() - 1,
                                                std::vector<std::byte>(mine.begin(), mine.end()));
     {

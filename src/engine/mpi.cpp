@@ -202,8 +202,9 @@ class MpiGroup final : public Group {
 
   /// MPI tells how long a message is. It sends short ones at once, whether a receive is posted or
   /// not, and asks before it sends long ones in any case: posting ahead would gain nothing.
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t /*next*/,
-              std::span<std::vector<std::byte>> from, Deadline deadline) override {
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
+              std::span<const std::uint64_t> /*next*/, std::span<std::vector<std::byte>> from,
+              Deadline deadline) override {
     check_thread();
     Requests requests;
     try {

@@ -6,7 +6,8 @@
 namespace dgc::exchange {
 
 void run_allgather(Context& context, std::span<const Gradient> gradients,
-                   const Compressor::Call& call, std::uint64_t next, Bucket::Impl& bucket) {
+                   const Compressor::Call& call, std::span<const std::uint64_t> next,
+                   Bucket::Impl& bucket) {
   std::vector<std::byte> mine(context.compressor.bound(gradients));
   const std::size_t bound = mine.size();  // of everybody's
   mine.resize(context.compressor.compress(gradients, mine, call));

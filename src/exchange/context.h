@@ -55,9 +55,10 @@ struct ResidualError {
   float value;
 };
 
-/// `next`: what the group's following swap may need.
+/// `next` is for Group::swap.
 void run_allgather(Context& context, std::span<const Gradient> gradients,
-                   const Compressor::Call& call, std::uint64_t next, Bucket::Impl& bucket);
+                   const Compressor::Call& call, std::span<const std::uint64_t> next,
+                   Bucket::Impl& bucket);
 void run_owner(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,
                Bucket::Impl& bucket);
 void run_dense(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,

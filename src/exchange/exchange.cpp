@@ -195,7 +195,7 @@ struct Exchange::Impl {
   }
 
   void collect(std::span<const Gradient> gradients, const Compressor::Call& call,
-               std::uint64_t next, Bucket::Impl& bucket) {
+               std::span<const std::uint64_t> next, Bucket::Impl& bucket) {
     check_gradients(gradients);
     switch (options.algorithm) {
       case Algorithm::allgather:
@@ -263,7 +263,7 @@ std::uint64_t Exchange::swap_bound(std::span<const std::size_t> tensors) const {
 Compressor& Exchange::compressor() noexcept { return impl_->compressor; }
 
 Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call,
-                         std::uint64_t next) {
+                         std::span<const std::uint64_t> next) {
   Bucket bucket;
   const auto start = std::chrono::steady_clock::now();
   const Compressor::Seconds before = impl_->compressor.seconds();
@@ -373,7 +373,9 @@ Bucket Exchange::step(std::span<const Gradient> gradients,
     impl_->check_targets(targets);  // before anything is sent, or others would apply this step
     std::vector<std::size_t> tensors;
     for (const Gradient& gradient : gradients) tensors.push_back(gradient.tensor);
-    bucket = collect(gradients, call, swap_bound(tensors));  // the next step has the same
+    // The next steps have the same, where the algorithm swaps messages.
+    const std::vector<std::uint64_t> next(2, swap_bound(tensors));
+    bucket = collect(gradients, call, std::span(next).first(next[0] > 0 ? 2 : 0));
     apply(bucket, targets, alpha);
   } catch (const std::exception& error) {
     impl_->group.fail(as_error(error));

@@ -136,7 +136,7 @@ void run_hierarchical(Context& context, const Topology& topology,
   }
   Context inside{*across, context.model, context.state, context.compressor, context.options};
   Bucket::Impl part;
-  run_allgather(inside, shares, whole, 0, part);
+  run_allgather(inside, shares, whole, {}, part);
   bucket.message_bytes += part.message_bytes;
   for (Phase& phase : part.phases) {
     phase.name = "allgather between hosts";

@@ -42,7 +42,7 @@ std::vector<std::byte> packed(const Presence& presence) {
 
 std::uint64_t presence_bytes(std::size_t tensors) noexcept { return kHeader + (tensors + 7) / 8; }
 
-Presence share_presence(Group& group, const Presence& mine, std::uint64_t next) {
+Presence share_presence(Group& group, const Presence& mine, std::span<const std::uint64_t> next) {
   if (group.failure()) throw ended_earlier(*group.failure());
   Presence all = mine;
   const std::vector<std::byte> own = packed(mine);

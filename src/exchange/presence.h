@@ -18,10 +18,11 @@ struct Presence {
 };
 
 /// What holds on any rank: a tensor is present, a gradient is not finite, somebody wants to stop.
-/// A few bytes to each other rank. `next` is what the following Group::swap may need (see there).
+/// A few bytes to each other rank. `next` is for Group::swap.
 /// Throws Error(configuration_mismatch) when ranks are at another step or bucket, and what Group
 /// throws. A collective call.
-Presence share_presence(Group& group, const Presence& mine, std::uint64_t next = 0);
+Presence share_presence(Group& group, const Presence& mine,
+                        std::span<const std::uint64_t> next = {});
 
 /// Bytes that share_presence sends to each rank, for a model of so many tensors.
 std::uint64_t presence_bytes(std::size_t tensors) noexcept;

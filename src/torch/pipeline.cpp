@@ -191,13 +191,23 @@ std::vector<Gradient> Pipeline::gradients_of(std::size_t bucket, const std::vect
   return gradients;
 }
 
+/// Bounds of the next two swaps: those of messages and of presence take turns. The next step is
+/// taken to have the ratio of this one.
+std::vector<std::uint64_t> Pipeline::following(std::size_t bucket, bool after_presence) const {
+  const std::uint64_t presence = exchange::presence_bytes(tensors_.size());
+  const std::size_t with = after_presence ? bucket : (bucket + 1) % plan_.size();
+  const std::uint64_t message = exchange_.swap_bound(plan_[with]);
+  if (message == 0) return {presence, presence};  // the algorithm swaps no messages
+  return after_presence ? std::vector{message, presence} : std::vector{presence, message};
+}
+
 Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& mine,
                                  const Compressor::Call& call) {
   Result& result = results_[bucket];
   const Traffic before = group_.traffic();
   const auto start = std::chrono::steady_clock::now();
   try {
-    result.agreed = exchange::share_presence(group_, mine, exchange_.swap_bound(plan_[bucket]));
+    result.agreed = exchange::share_presence(group_, mine, following(bucket, true));
   } catch (const std::exception& error) {
     group_.fail(as_error(error));
     throw;
@@ -207,7 +217,7 @@ Bucket Pipeline::exchange_bucket(std::size_t bucket, const exchange::Presence& m
   const bool skip = options_.skip_nonfinite && result.agreed.nonfinite;
   const std::vector<Gradient> gradients = gradients_of(bucket, result.agreed.present);
   if (!skip && !gradients.empty()) {
-    collected = exchange_.collect(gradients, call, exchange::presence_bytes(tensors_.size()));
+    collected = exchange_.collect(gradients, call, following(bucket, false));
     const auto collected_at = std::chrono::steady_clock::now();
     measure(bucket, gradients, call.scale);
     result.measuring = seconds_since(collected_at);

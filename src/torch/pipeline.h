@@ -107,6 +107,7 @@ class Pipeline {
   void submit_next();
   exchange::Presence own_presence(std::size_t bucket) const;
   std::vector<Gradient> gradients_of(std::size_t bucket, const std::vector<bool>& wanted);
+  std::vector<std::uint64_t> following(std::size_t bucket, bool after_presence) const;
   Bucket exchange_bucket(std::size_t bucket, const exchange::Presence& mine,
                          const Compressor::Call& call);
   Compressor::Call call_of_step() const;

@@ -54,7 +54,8 @@ void check_swap(Group& group) {
             size * static_cast<std::size_t>(rank + 1) / static_cast<std::size_t>(group.size()));
       };
       const Traffic before = group.traffic();
-      const auto all = group.swap(of(group.rank()), size, next);
+      const std::uint64_t following[] = {next, next / 2 + 1};
+      const auto all = group.swap(of(group.rank()), size, std::span(following).first(next % 3));
       const Traffic moved = group.traffic() - before;
       expect(all.size() == static_cast<std::size_t>(group.size()), "swap", size);
       std::uint64_t received = 0;
@@ -69,9 +70,12 @@ void check_swap(Group& group) {
     }
   }
   // Room as needed: one message to each, time after time.
+  const std::uint64_t enough[] = {1'000'003, 1'000'003};
+  group.swap({}, 0, enough);
+  group.swap({}, 0, enough);
   for (int i = 0; i < 5; ++i) {
     const Traffic before = group.traffic();
-    group.swap(pattern(group.rank(), i, 1000), 1'000'003, 1'000'003);
+    group.swap(pattern(group.rank(), i, 1000), 1'000'003, enough);
     expect((group.traffic() - before).messages_sent == peers, "swap in one message", 1000);
   }
 }

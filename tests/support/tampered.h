@@ -33,8 +33,9 @@ class TamperedGroup final : public Group {
     for (std::size_t i = 0; i < sends.size(); ++i) out.push_back({sends[i].peer, copies[i]});
     inner_.exchange(out, receives);
   }
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound, std::uint64_t next,
-              std::span<std::vector<std::byte>> from, Deadline) override {
+  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
+              std::span<const std::uint64_t> next, std::span<std::vector<std::byte>> from,
+              Deadline) override {
     std::vector<std::byte> copy(mine.begin(), mine.end());
     tamper_(copy);
     auto all = inner_.swap(copy, bound, next);
