@@ -46,8 +46,6 @@ float from_half(std::uint16_t half) noexcept {
   return std::bit_cast<float>(sign | magnitude) * 0x1p112f;
 }
 
-bool half_is_finite(std::uint16_t half) noexcept { return (half & 0x7C00u) != 0x7C00u; }
-
 std::uint16_t to_bf16(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -90,19 +88,31 @@ float int8_scale(float block_max) noexcept {
 
 int to_int8(float x, float scale) noexcept {
   if (scale == 0.0f) return 0;
-  return static_cast<int>(std::clamp(std::nearbyint(x / scale), -127.0f, 127.0f));
+  // Adding 1.5 · 2^23 leaves no room for a fraction: round to nearest even, without a call.
+  constexpr float kNoFraction = 0x1.8p23f;
+  const float near = std::clamp(x / scale, -127.0f, 127.0f);
+  return static_cast<int>((near + kNoFraction) - kNoFraction);
 }
 
 float max_magnitude(std::span<const float> values) noexcept {
-  float largest = 0.0f;
-  for (const float v : values) largest = std::max(largest, std::fabs(v));
-  return largest;
+  return magnitudes_of(values).largest;
 }
 
 float mean_magnitude(std::span<const float> values) noexcept {
   double sum = 0.0;
   for (const float v : values) sum += std::fabs(static_cast<double>(v));
   return values.empty() ? 0.0f : static_cast<float>(sum / static_cast<double>(values.size()));
+}
+
+/// Whether any value has all bits of `kExponent` set, the lowest of which is kOne: NaN or infinity.
+/// Adding one to such an exponent carries into the sign's place; no comparison, no branch.
+template <typename T, T kExponent, T kOne>
+bool has_full_exponent(const std::byte* data, std::size_t count) noexcept {
+  T carry = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    carry |= static_cast<T>((load<T>(data + i * sizeof(T)) & kExponent) + kOne);
+  }
+  return carry >> (8 * sizeof(T) - 1) != 0;
 }
 
 std::size_t scale_bytes(ValueType type) noexcept {
@@ -123,6 +133,27 @@ bool valid_scale(float scale, float largest) noexcept {
 }
 
 }  // namespace
+
+Magnitudes magnitudes_of(std::span<const float> values) noexcept {
+  // As integers, which order like the floats, and whose largest compilers find in vectors.
+  std::int32_t smallest = 0x7F800000;
+  std::int32_t largest = 0;
+  for (const float value : values) {
+    const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu);
+    smallest = std::min(smallest, bits);
+    largest = std::max(largest, bits);
+  }
+  return {std::bit_cast<float>(smallest), std::bit_cast<float>(largest)};
+}
+
+bool all_finite(std::span<const float> values) noexcept {
+  // One more than the largest exponent carries into the sign's place.
+  std::uint32_t carry = 0;
+  for (const float value : values) {
+    carry |= (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) + 0x00800000u;
+  }
+  return carry >> 31 == 0;
+}
 
 std::size_t value_bytes(ValueType type, std::size_t entries) noexcept {
   const std::size_t scales = blocks_of(entries) * scale_bytes(type);
@@ -224,20 +255,15 @@ ErrorCode ValueReader::validate() const noexcept {
   bool bad_value = false;
   switch (type_) {
     case ValueType::fp32:
-      for (std::size_t i = 0; i < entries_; ++i) {
-        bad_value |= (load<std::uint32_t>(data_ + i * 4) & 0x7F800000u) == 0x7F800000u;
-      }
+      bad_value = has_full_exponent<std::uint32_t, 0x7F800000u, 0x00800000u>(data_, entries_);
       break;
     case ValueType::fp16:
       for (std::size_t b = 0; b < blocks; ++b)
         bad_scale |= load<std::int8_t>(scales_ + b) > kMaxExponent;
-      for (std::size_t i = 0; i < entries_; ++i)
-        bad_value |= !half_is_finite(load<std::uint16_t>(data_ + i * 2));
+      bad_value = has_full_exponent<std::uint16_t, 0x7C00u, 0x0400u>(data_, entries_);
       break;
     case ValueType::bf16:
-      for (std::size_t i = 0; i < entries_; ++i) {
-        bad_value |= (load<std::uint16_t>(data_ + i * 2) & 0x7F80u) == 0x7F80u;
-      }
+      bad_value = has_full_exponent<std::uint16_t, 0x7F80u, 0x0080u>(data_, entries_);
       break;
     case ValueType::int8:
       for (std::size_t b = 0; b < blocks; ++b)
@@ -284,10 +310,10 @@ std::size_t ValueReader::decode_block(std::size_t block, float* out) const noexc
     }
     case ValueType::sign: {
       const float scale = load<float>(scales_ + block * 4);
+      const auto magnitude = std::bit_cast<std::uint32_t>(scale);
       for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t bit = begin + i;
-        const bool negative = (std::to_integer<unsigned>(data_[bit >> 3]) >> (bit & 7) & 1u) != 0;
-        out[i] = negative ? -scale : scale;
+        const unsigned signs = std::to_integer<unsigned>(data_[(begin + i) >> 3]);
+        out[i] = std::bit_cast<float>(magnitude ^ (signs >> (i & 7) & 1u) << 31);
       }
       break;
     }

@@ -25,6 +25,15 @@ inline constexpr std::size_t blocks_of(std::size_t entries) noexcept {
 /// Bytes of the value section.
 std::size_t value_bytes(ValueType type, std::size_t entries) noexcept;
 
+/// Least and largest magnitude of finite values; infinity and zero where there are none.
+struct Magnitudes {
+  float smallest;
+  float largest;
+};
+Magnitudes magnitudes_of(std::span<const float> values) noexcept;
+
+bool all_finite(std::span<const float> values) noexcept;
+
 /// Whether `value` would decode to zero in a block whose largest magnitude is `block_max`.
 bool vanishes(ValueType type, float value, float block_max) noexcept;
 
