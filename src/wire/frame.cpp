@@ -131,6 +131,7 @@ FrameInfo encode_dense(const FrameInput& input, std::span<std::byte> out,
   for (std::size_t i = 0; i < input.indices.size(); ++i) all[input.indices[i]] = input.values[i];
   std::vector<float> all_decoded(input.elements);
   const FrameInfo info = write_frame(input, IndexPlan{}, {}, all, out, all_decoded.data());
+  if (decoded.empty()) return info;
   for (std::size_t i = 0; i < input.indices.size(); ++i) decoded[i] = all_decoded[input.indices[i]];
   return info;
 }
@@ -244,7 +245,13 @@ std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType
 FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out,
                        std::span<float> decoded) {
   check_input(input, decoded.size());
+  return encode_checked(input, out, decoded);
+}
+
+FrameInfo wire::encode_checked(const FrameInput& input, std::span<std::byte> out,
+                               std::span<float> decoded) {
   if (input.values.empty()) return {};
+  if (decoded.empty()) decoded = {};  // a vector without elements may have memory all the same
   if (input.indices.empty()) return encode_whole(input, out, decoded);
   return input.coding == IndexCoding::dense ? encode_dense(input, out, decoded)
                                             : encode_sparse(input, out, decoded);

@@ -196,7 +196,7 @@ void encode_values(ValueType type, std::span<const float> values, std::byte* out
     const auto part = values.subspan(begin, std::min(kBlock, values.size() - begin));
     switch (type) {
       case ValueType::fp32:
-        std::copy(part.begin(), part.end(), decoded + begin);
+        if (decoded != nullptr) std::copy(part.begin(), part.end(), decoded + begin);
         std::memcpy(data + begin * 4, part.data(), part.size_bytes());
         break;
       case ValueType::fp16: {
