@@ -159,7 +159,7 @@ struct Compressor::Impl {
   // u, and is remembered until the commit.
   void deliver_sparse(const compress::TensorJob& job, compress::Scratch& mine);
   void deliver_whole(const compress::TensorJob& job, compress::Scratch& mine);
-  void take_out_exact(const compress::TensorJob& job, compress::Scratch& mine);
+  void take_out_exact(const compress::TensorJob& job, const compress::Scratch& mine);
   void take_out_rounded(const compress::TensorJob& job, const compress::Scratch& mine);
   void roll_back(std::size_t tensor) noexcept;
 };

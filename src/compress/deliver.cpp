@@ -47,25 +47,20 @@ void Compressor::Impl::deliver_sparse(const TensorJob& job, Scratch& mine) {
 
 /// Everything selected arrives as it is: what the pass has not taken out leaves zeros too. (v - v
 /// is +0.)
-void Compressor::Impl::take_out_exact(const TensorJob& job, Scratch& mine) {
-  SelectedEntries& selected = slots[job.tensor].undo.entries;
+void Compressor::Impl::take_out_exact(const TensorJob& job, const Scratch& mine) {
   const std::span<float> v = state.residual(job.tensor);
   const std::span<float> u = state.velocity(job.tensor);
-  stats[job.tensor].sent = selected.indices.size();
-  CandidateList& rest = mine.trim.doubtful;
-  rest.clear();
-  EntryArrays out = rest.room_for(selected.indices.size());
-  out.velocities = nullptr;
-  const std::size_t count =
-      kernels.pick(selected.arrays(), selected.indices.size(), 1, job.sure, out);
+  stats[job.tensor].sent = slots[job.tensor].undo.entries.indices.size();
+  const std::uint32_t* const rest = mine.trim.doubtful.entries().indices;
+  const std::size_t count = mine.trim.doubtful.size();
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) {
-      __builtin_prefetch(v.data() + out.indices[i + kAhead], 1);
-      if (masks()) __builtin_prefetch(u.data() + out.indices[i + kAhead], 1);
+      __builtin_prefetch(v.data() + rest[i + kAhead], 1);
+      if (masks()) __builtin_prefetch(u.data() + rest[i + kAhead], 1);
     }
-    v[out.indices[i]] = 0.0f;
+    v[rest[i]] = 0.0f;
     // Momentum factor masking: what was sent must not go on moving in the old direction.
-    if (masks()) u[out.indices[i]] = 0.0f;
+    if (masks()) u[rest[i]] = 0.0f;
   }
 }
 

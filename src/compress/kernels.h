@@ -75,7 +75,8 @@ struct Kernels {
                          std::uint32_t threshold, std::uint32_t first_index,
                          EntryArrays out) noexcept;
   /// Copies the entries with a magnitude of at least `lowest`, which is 1 or more, and below
-  /// `beyond`; returns their number. Where `out` has velocities, `in` has them too.
+  /// `beyond`; returns their number. Where `out` has velocities, `in` has them too. `out` may be
+  /// `in`.
   std::size_t (*pick)(EntryArrays in, std::size_t count, std::uint32_t lowest, std::uint32_t beyond,
                       EntryArrays out) noexcept;
   /// Adds the square of element i to lanes[i mod kNormLanes].

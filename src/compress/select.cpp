@@ -164,8 +164,9 @@ void CarriedThreshold::update(std::size_t found, std::size_t k, std::uint32_t sm
   threshold_ = scaled(used, static_cast<float>(std::clamp(factor, 0.5, 4.0)));
   smallest_ = smallest;
   k_ = k;
-  margin_ = std::max(kLeastMargin, margin_ * 0.98);
-  doubt_ = std::max(kLeastDoubt, doubt_ * 0.98);
+  // Slowly: what falls short costs a pass, and then does so once in a hundred steps at most.
+  margin_ = std::max(kLeastMargin, margin_ * 0.995);
+  doubt_ = std::max(kLeastDoubt, doubt_ * 0.99);
 }
 
 namespace {
@@ -216,15 +217,22 @@ Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, s
   const KthLargest kth = kth_largest(scratch.magnitudes, count - certain);
 
   out.resize(count + kSlack, with_velocities);
+  const EntryArrays all = out.arrays();
+  EntryArrays few = doubtful.entries();
+  few.velocities = nullptr;
+  std::size_t selected = 0;
   if (kth.ties < kth.equal) {
-    pick_some_ties(candidates, kth, out.arrays());
+    pick_some_ties(candidates, kth, all);
+    selected = kernels.pick(all, count, 1, sure, few);
   } else {
     std::size_t at = 0;
     for (const CandidateList& list : candidates) {
-      at += kernels.pick(list.entries(), list.size(), kth.magnitude, kNoCandidates,
-                         out.arrays().from(at));
+      at += kernels.pick(list.entries(), list.size(), kth.magnitude, kNoCandidates, all.from(at));
     }
+    selected = kernels.pick(few, doubtful.size(), kth.magnitude, kNoCandidates, few);
   }
+  doubtful.clear();
+  doubtful.added(selected);
   out.resize(count, with_velocities);
   return {found, kth.magnitude, false};
 }

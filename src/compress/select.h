@@ -78,15 +78,15 @@ class CarriedThreshold {
   double slope_ = 8.0;            // of the tail: count ~ threshold^-slope
   double doubt_ = kLeastDoubt;    // share of k that sure() leaves to the trim, in log units
 
-  static constexpr double kLeastMargin = 1.25;
+  static constexpr double kLeastMargin = 1.08;
   static constexpr double kMostMargin = 4.0;
-  static constexpr double kLeastDoubt = 0.08;
+  static constexpr double kLeastDoubt = 0.04;
   static constexpr double kMostDoubt = 3.0;
 };
 
 /// Memory to trim in.
 struct TrimScratch {
-  CandidateList doubtful;
+  CandidateList doubtful;  // candidates that were not sure; then those of them that were selected
   std::vector<std::uint32_t> magnitudes;
 };
 

@@ -138,7 +138,8 @@ FrameInfo encode_dense(const FrameInput& input, std::span<std::byte> out,
 
 FrameInfo encode_sparse(const FrameInput& input, std::span<std::byte> out,
                         std::span<float> decoded) {
-  if (all_survive(input)) {
+  // Without room for what they decode to, values are fp32 and not zero.
+  if (decoded.empty() || all_survive(input)) {
     const IndexPlan plan = plan_for(input, input.indices);
     if (plan.coding == IndexCoding::dense) return encode_dense(input, out, decoded);
     return write_frame(input, plan, input.indices, input.values, out, decoded.data());

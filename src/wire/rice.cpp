@@ -23,11 +23,10 @@ void gaps_of(std::span<const std::uint32_t> block, std::uint32_t& next, Gaps& ga
 /// The gaps of a block and what its parameter is chosen by.
 class BlockCost {
  public:
-  explicit BlockCost(std::span<const std::uint32_t> gaps) noexcept : gaps_(gaps) {
-    for (const std::uint32_t gap : gaps) {
-      sum_ += gap;
-      any_ |= gap;
-    }
+  /// `sum` of the gaps, which callers know from the first and last position.
+  BlockCost(std::span<const std::uint32_t> gaps, std::uint64_t sum) noexcept
+      : gaps_(gaps), sum_(sum) {
+    for (const std::uint32_t gap : gaps) any_ |= gap;
   }
 
   /// Bits at parameter b, b itself not included.
@@ -53,7 +52,7 @@ class BlockCost {
 
  private:
   std::span<const std::uint32_t> gaps_;
-  std::uint64_t sum_ = 0;
+  std::uint64_t sum_;
   std::uint32_t any_ = 0;  // all gaps or-ed: at least the largest one
 };
 
@@ -119,6 +118,10 @@ Code code_of(std::uint32_t gap, unsigned b) noexcept {
   return {((2 * low + 1) << quotient) - 1, quotient + 1 + b};
 }
 
+Code joined(const Code& first, const Code& second) noexcept {
+  return {first.bits | second.bits << first.width, first.width + second.width};
+}
+
 template <typename Writer>
 void put_gap(Writer& writer, std::uint32_t gap, unsigned b) noexcept {
   if (gap >> b >= kRiceEscape) {
@@ -136,15 +139,24 @@ void put_block(FastWriter& writer, std::span<const std::uint32_t, kBlock> gaps,
   writer.put(b, kRiceParameterBits);
   std::uint32_t any = 0;
   for (const std::uint32_t gap : gaps) any |= gap;
-  // Two codes of at most 28 bits fit one append.
-  if (std::uint64_t{any >> b} + 1 + b > 28) {
+  // Four codes of at most 14 bits fit one append, or two of at most 28.
+  const std::uint64_t widest = std::uint64_t{any >> b} + 1 + b;
+  if (widest > 28) {
     for (const std::uint32_t gap : gaps) put_gap(writer, gap, b);
     return;
   }
+  if (widest <= 14) {
+    for (std::size_t i = 0; i < kBlock; i += 4) {
+      const Code first = joined(code_of(gaps[i], b), code_of(gaps[i + 1], b));
+      const Code second = joined(code_of(gaps[i + 2], b), code_of(gaps[i + 3], b));
+      const Code all = joined(first, second);
+      writer.put(all.bits, all.width);
+    }
+    return;
+  }
   for (std::size_t i = 0; i < kBlock; i += 2) {
-    const Code first = code_of(gaps[i], b);
-    const Code second = code_of(gaps[i + 1], b);
-    writer.put(first.bits | second.bits << first.width, first.width + second.width);
+    const Code both = joined(code_of(gaps[i], b), code_of(gaps[i + 1], b));
+    writer.put(both.bits, both.width);
   }
 }
 
@@ -158,8 +170,10 @@ RicePlan plan_rice(std::span<const std::uint32_t> indices) {
   for (std::size_t block = 0; block < plan.parameters.size(); ++block) {
     const std::size_t begin = block * kBlock;
     const std::size_t count = std::min(kBlock, indices.size() - begin);
+    const std::uint64_t before = next;
     gaps_of(indices.subspan(begin, count), next, gaps);
-    const RiceChoice choice = best_rice(BlockCost({gaps.data(), count}));
+    const std::uint64_t sum = next - before - count;
+    const RiceChoice choice = best_rice(BlockCost({gaps.data(), count}, sum));
     plan.parameters[block] = static_cast<std::uint8_t>(choice.b);
     plan.bits += kRiceParameterBits + choice.bits;
   }
@@ -270,12 +284,14 @@ template <bool kStore>
 ErrorCode RiceReader::read_block(std::size_t count, std::uint32_t* out) noexcept {
   const auto b = static_cast<unsigned>(take(kRiceParameterBits));
   // As many codes as usually fit a load: one takes about b + 2.5 bits.
-  if (b <= 2) {
+  if (b <= 3) {
     read_codes<kStore, 8>(count, b, out);
-  } else if (b <= 8) {
+  } else if (b <= 5) {
+    read_codes<kStore, 6>(count, b, out);
+  } else if (b <= 9) {
     read_codes<kStore, 4>(count, b, out);
-  } else if (b <= 20) {
-    read_codes<kStore, 2>(count, b, out);
+  } else if (b <= 14) {
+    read_codes<kStore, 3>(count, b, out);
   } else {
     read_codes<kStore, 1>(count, b, out);
   }

@@ -1,11 +1,11 @@
 // Rice-coded gaps, block by block: planned, written and read at one to two nanoseconds an entry.
 //
 // A code is `quotient` one-bits, a zero and the low b bits, lowest first; as a number that is
-// ((2·low + 1) << quotient) − 1, one shift. The writer joins two codes before it appends them. The
-// reader keeps the complement of the next 64 bits in a register, so that the end of a unary part is
-// the lowest set bit: it reads several codes from one load, and checks once per group that they
-// were all in it. Codes that do not fit such a group, escapes, and the ends of a section go the
-// slow and careful way. docs/format.md, "Rice", has the bits.
+// ((2·low + 1) << quotient) − 1, one shift. The writer joins two or four codes before it appends
+// them. The reader keeps the complement of the next 64 bits in a register, so that the end of a
+// unary part is the lowest set bit: it reads several codes from one load, and checks once per group
+// that they were all in it. Codes that do not fit such a group, escapes, and the ends of a section
+// go the slow and careful way. docs/format.md, "Rice", has the bits.
 #pragma once
 
 #include <cstddef>

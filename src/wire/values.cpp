@@ -3,6 +3,7 @@
 #include "wire/values.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cfloat>
 #include <cmath>
@@ -15,7 +16,7 @@ namespace {
 constexpr int kMinExponent = -128;
 // 65504 · 2^112 is still finite in float; 2^113 would not be.
 constexpr int kMaxExponent = 112;
-constexpr float kMaxHalf = 65504.0f;
+constexpr auto kMaxHalfBits = std::bit_cast<std::int32_t>(65504.0f);
 // 127 · (FLT_MAX / 128) is finite.
 constexpr float kMaxInt8Scale = FLT_MAX / 128.0f;
 
@@ -26,11 +27,13 @@ float power_of_two(int e) noexcept {
                                      : std::uint32_t{1} << (e + 149));
 }
 
-/// Round to nearest even; |x| at most kMaxHalf. No branch, so that loops over it vectorise.
+/// Round to nearest even; magnitudes beyond the largest half become that. No branch, and integers
+/// where floats would need one, so that loops over it vectorise.
 std::uint16_t to_half(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const auto magnitude = static_cast<std::uint32_t>(
+      std::min(static_cast<std::int32_t>(bits & 0x7FFFFFFFu), kMaxHalfBits));
   // Below 2^-14 the half is subnormal, with steps of 2^-24: the step of floats in [0.5, 1).
   const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(aligned) - 0x3F000000u;
@@ -70,9 +73,7 @@ int half_exponent(float block_max) noexcept {
 struct HalfScale {
   explicit HalfScale(int e) noexcept
       : first(power_of_two(-e / 2)), second(power_of_two(-e - -e / 2)), back(power_of_two(e)) {}
-  std::uint16_t encode(float x) const noexcept {
-    return to_half(std::clamp(x * first * second, -kMaxHalf, kMaxHalf));
-  }
+  std::uint16_t encode(float x) const noexcept { return to_half(x * first * second); }
   float decode(std::uint16_t half) const noexcept { return from_half(half) * back; }
 
   float first;
@@ -203,11 +204,11 @@ void encode_values(ValueType type, std::span<const float> values, std::byte* out
         const int exponent = half_exponent(max_magnitude(part));
         store(scales + block, static_cast<std::int8_t>(exponent));
         const HalfScale scale(exponent);
-        for (std::size_t i = 0; i < part.size(); ++i) {
-          const std::uint16_t half = scale.encode(part[i]);
-          store(data + (begin + i) * 2, half);
-          decoded[begin + i] = scale.decode(half);
-        }
+        // By way of an array that nothing else can point to: so these loops vectorise.
+        std::array<std::uint16_t, kBlock> halves;
+        for (std::size_t i = 0; i < part.size(); ++i) halves[i] = scale.encode(part[i]);
+        for (std::size_t i = 0; i < part.size(); ++i) decoded[begin + i] = scale.decode(halves[i]);
+        std::memcpy(data + begin * 2, halves.data(), part.size() * 2);
         break;
       }
       case ValueType::bf16:
