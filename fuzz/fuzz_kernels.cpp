@@ -76,8 +76,8 @@ struct Case {
 };
 
 /// Layout of an input: offsets of gradient, u and v, the count and a shift that makes small ones as
-/// likely as large ones, scale, momentum, threshold, how far above it an entry is sure, first
-/// index, the mask; the rest are values, a third for each of the arrays.
+/// likely as large ones, scale, momentum, threshold, first index (also how far above the threshold
+/// an entry is sure), the mask; the rest are values, a third for each of the arrays.
 Case make_case(Input in) {
   Case made;
   const auto gradient_offset = in.take<std::uint8_t>() % std::size_t{17};
@@ -94,12 +94,11 @@ Case make_case(Input in) {
       made.block.threshold > kInfinityBits) {
     made.block.threshold = kNoCandidates;
   }
-  const auto more = in.take<std::uint32_t>();
-  made.block.sure = made.block.threshold + std::min(more, kNoCandidates - made.block.threshold);
-  if (made.block.threshold <= kInfinityBits && made.block.sure > kInfinityBits) {
-    made.block.sure = kNoCandidates;
-  }
   made.block.first_index = in.take<std::uint32_t>();
+  const std::uint32_t more = made.block.first_index;
+  made.block.sure = made.block.threshold + std::min(more, kNoCandidates - made.block.threshold);
+  // NaNs again: a threshold that every NaN reaches, and one that only some of them do.
+  if (made.block.sure > kInfinityBits) made.block.sure = kNoCandidates;
   const auto mask = in.take<std::uint32_t>();
   std::vector<std::uint32_t> words[3];
   for (std::size_t i = 0; !in.empty(); ++i) words[i % 3].push_back(in.take<std::uint32_t>());

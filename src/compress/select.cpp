@@ -132,8 +132,9 @@ std::size_t CarriedThreshold::aim(std::size_t k) const noexcept {
 std::uint32_t CarriedThreshold::sure(std::size_t k) const noexcept {
   if (k != k_ || smallest_ == 0) return kNoCandidates;
   const double count_scatter = 3.0 / std::sqrt(static_cast<double>(k));
-  const double grown = std::max(growth_, 0.0) + (doubt_ + count_scatter) / slope_;
-  return scaled(smallest_, static_cast<float>(std::exp(std::min(grown, 4.0))));
+  const double expected = std::max(growth_, 0.0) + 2.0 * deviation_;
+  const double above = expected + (doubt_ + count_scatter) / slope_;
+  return scaled(smallest_, static_cast<float>(std::exp(std::min(above, 4.0))));
 }
 
 void CarriedThreshold::was_too_sure() noexcept { doubt_ = std::min(doubt_ * 2.0, kMostDoubt); }
@@ -159,14 +160,16 @@ void CarriedThreshold::update(std::size_t found, std::size_t k, std::uint32_t sm
   // Early in training magnitudes grow from step to step. Half of the average growth, because a
   // threshold that is too low costs less than one that is too high.
   const double grown = std::log(value(smallest) / value(smallest_));
-  growth_ = k == k_ && std::isfinite(grown) ? 0.8 * growth_ + 0.2 * grown : 0.0;
+  const bool known = k == k_ && std::isfinite(grown);
+  deviation_ = known ? 0.8 * deviation_ + 0.2 * std::fabs(grown - growth_) : 0.0;
+  growth_ = known ? 0.8 * growth_ + 0.2 * grown : 0.0;
   if (growth_ > 0.0) factor *= std::exp(0.5 * growth_);
   threshold_ = scaled(used, static_cast<float>(std::clamp(factor, 0.5, 4.0)));
   smallest_ = smallest;
   k_ = k;
   // Slowly: what falls short costs a pass, and then does so once in a hundred steps at most.
   margin_ = std::max(kLeastMargin, margin_ * 0.995);
-  doubt_ = std::max(kLeastDoubt, doubt_ * 0.99);
+  doubt_ = std::max(kLeastDoubt, doubt_ * 0.95);
 }
 
 namespace {

@@ -73,6 +73,7 @@ class CarriedThreshold {
   std::uint32_t threshold_ = kNoCandidates;
   std::uint32_t smallest_ = 0;  // selected at the last step
   double growth_ = 0.0;         // of smallest_ per step, in log units, smoothed
+  double deviation_ = 0.0;      // from that growth, likewise
   std::size_t k_ = 0;
   double margin_ = kLeastMargin;  // candidates aimed at, in units of k
   double slope_ = 8.0;            // of the tail: count ~ threshold^-slope
