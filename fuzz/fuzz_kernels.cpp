@@ -33,20 +33,38 @@ bool same(std::span<const float> a, std::span<const float> b) {
                     [](float x, float y) { return same(x, y); });
 }
 
+/// What a kernel writes entries to, with the room it asks for and no more.
+struct Output {
+  explicit Output(std::size_t count)
+      : indices(count + kSlack), values(count + kSlack), velocities(count + kSlack) {}
+  EntryArrays arrays(bool with_velocities) {
+    return {indices.data(), values.data(), with_velocities ? velocities.data() : nullptr};
+  }
+  void keep(std::size_t count, bool with_velocities) {
+    indices.resize(count);
+    values.resize(count);
+    velocities.resize(with_velocities ? count : 0);
+  }
+
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::vector<float> velocities;
+};
+
+bool same(const Output& a, const Output& b) {
+  return a.indices == b.indices && same(a.values, b.values) && same(a.velocities, b.velocities);
+}
+
 struct Result {
   Array u;
   Array v;
-  std::vector<Candidate> candidates;
+  Output candidates;
   std::size_t first_nonfinite = 0;
 };
 
 bool same(const Result& a, const Result& b) {
   return same(a.u.all(), b.u.all()) && same(a.v.all(), b.v.all()) &&
-         a.first_nonfinite == b.first_nonfinite &&
-         std::equal(a.candidates.begin(), a.candidates.end(), b.candidates.begin(),
-                    b.candidates.end(), [](const Candidate& x, const Candidate& y) {
-                      return x.index == y.index && same(x.value, y.value);
-                    });
+         a.first_nonfinite == b.first_nonfinite && same(a.candidates, b.candidates);
 }
 
 struct Case {
@@ -58,8 +76,8 @@ struct Case {
 };
 
 /// Layout of an input: offsets of gradient, u and v, the count and a shift that makes small ones as
-/// likely as large ones, scale, momentum, threshold, first index, the mask; the rest are values, a
-/// third for each of the arrays.
+/// likely as large ones, scale, momentum, threshold, first index (also how far above the threshold
+/// an entry is sure), the mask; the rest are values, a third for each of the arrays.
 Case make_case(Input in) {
   Case made;
   const auto gradient_offset = in.take<std::uint8_t>() % std::size_t{17};
@@ -77,6 +95,10 @@ Case make_case(Input in) {
     made.block.threshold = kNoCandidates;
   }
   made.block.first_index = in.take<std::uint32_t>();
+  const std::uint32_t more = made.block.first_index;
+  made.block.sure = made.block.threshold + std::min(more, kNoCandidates - made.block.threshold);
+  // NaNs again: a threshold that every NaN reaches, and one that only some of them do.
+  if (made.block.sure > kInfinityBits) made.block.sure = kNoCandidates;
   const auto mask = in.take<std::uint32_t>();
   std::vector<std::uint32_t> words[3];
   for (std::size_t i = 0; !in.empty(); ++i) words[i % 3].push_back(in.take<std::uint32_t>());
@@ -98,35 +120,44 @@ Case make_case(Input in) {
   return made;
 }
 
-Result accumulate(const Kernels& kernels, Rule rule, const Case& made) {
-  Result result{.u = made.u, .v = made.v};
+Result accumulate(const Kernels& kernels, Rule rule, bool masking, const Case& made) {
+  Result result{.u = made.u, .v = made.v, .candidates = Output(made.block.count)};
   Array gradient = made.gradient;
   Accumulate block = made.block;
   block.gradient = gradient.data();
   block.velocity = rule == Rule::plain ? nullptr : result.u.data();
   block.residual = result.v.data();
-  result.candidates.resize(block.count);
+  const bool with_u = masking && rule != Rule::plain;
   const Accumulated done =
-      kernels.accumulate[static_cast<int>(rule)](block, result.candidates.data());
+      kernels.accumulate[static_cast<int>(rule)](block, result.candidates.arrays(with_u));
   require(done.candidates <= block.count, "no more candidates than elements");
-  result.candidates.resize(done.candidates);
+  result.candidates.keep(done.candidates, with_u);
   result.first_nonfinite = done.first_nonfinite;
   return result;
 }
 
 /// On the gradient, which has NaNs. Nothing is computed, so that these stay what they are.
-std::vector<std::uint64_t> collect(const Kernels& kernels, const Case& made) {
+Output collect(const Kernels& kernels, bool with_u, const Case& made) {
   Array values = made.gradient;
-  std::vector<Candidate> found(made.block.count);
-  const std::size_t count = kernels.collect(values.data(), made.block.count, made.block.threshold,
-                                            made.block.first_index, found.data());
-  require(count <= found.size(), "no more candidates than elements");
-  std::vector<std::uint64_t> bits;
-  for (std::size_t i = 0; i < count; ++i) {
-    bits.push_back(std::uint64_t{found[i].index} << 32 |
-                   std::bit_cast<std::uint32_t>(found[i].value));
-  }
-  return bits;
+  Array velocities = made.u;
+  Output found(made.block.count);
+  const std::size_t count =
+      kernels.collect(velocities.data(), values.data(), made.block.count, made.block.threshold,
+                      made.block.first_index, found.arrays(with_u));
+  require(count <= made.block.count, "no more candidates than elements");
+  found.keep(count, with_u);
+  return found;
+}
+
+/// Of what collect found.
+Output pick(const Kernels& kernels, bool with_u, const Case& made, Output in) {
+  const std::size_t size = in.indices.size();
+  Output picked(size);
+  const std::size_t count = kernels.pick(in.arrays(with_u), size, made.block.threshold,
+                                         made.block.sure, picked.arrays(with_u));
+  require(count <= size, "no more entries than there were");
+  picked.keep(count, with_u);
+  return picked;
 }
 
 std::vector<std::uint64_t> add_squares(const Kernels& kernels, const Case& made) {
@@ -145,15 +176,24 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t count = vector_kernels(tables, std::size(tables));
   const Case made = make_case(Input({data, size}));
   for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
-    const Result expected = accumulate(scalar_kernels(), rule, made);
-    for (std::size_t t = 0; t < count; ++t) {
-      if (!tables[t].supported) continue;
-      require(same(expected, accumulate(*tables[t].kernels, rule, made)), "accumulate agrees");
+    for (const bool masking : {false, true}) {
+      const Result expected = accumulate(scalar_kernels(), rule, masking, made);
+      for (std::size_t t = 0; t < count; ++t) {
+        if (!tables[t].supported) continue;
+        require(same(expected, accumulate(*tables[t].kernels, rule, masking, made)),
+                "accumulate agrees");
+      }
     }
   }
   for (std::size_t t = 0; t < count; ++t) {
     if (!tables[t].supported) continue;
-    require(collect(scalar_kernels(), made) == collect(*tables[t].kernels, made), "collect agrees");
+    for (const bool with_u : {false, true}) {
+      const Output found = collect(scalar_kernels(), with_u, made);
+      require(same(found, collect(*tables[t].kernels, with_u, made)), "collect agrees");
+      require(same(pick(scalar_kernels(), with_u, made, found),
+                   pick(*tables[t].kernels, with_u, made, found)),
+              "pick agrees");
+    }
     require(add_squares(scalar_kernels(), made) == add_squares(*tables[t].kernels, made),
             "add_squares agrees");
   }

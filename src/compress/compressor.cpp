@@ -156,12 +156,19 @@ void Compressor::Impl::plan(std::span<const Gradient> gradients) {
     job.pieces = pieces.size() - job.first_piece;
   }
   if (candidates.size() < pieces.size()) candidates.resize(pieces.size());
+  for (CandidateList& list : candidates) list.clear();
 }
 
 void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& mine) const {
   if (job.whole || options.selection == Selection::exact) return;
-  if (options.selection == Selection::reuse) job.threshold = slots[job.tensor].carried.guess(job.k);
-  if (job.threshold != kNoCandidates) return;
+  if (options.selection == Selection::reuse) {
+    const CarriedThreshold& carried = slots[job.tensor].carried;
+    job.threshold = carried.guess(job.k);
+    if (job.threshold != kNoCandidates) {
+      job.sure = std::max(job.threshold, carried.sure(job.k));
+      return;
+    }
+  }
   job.threshold = sampled_threshold({.gradient = job.gradient,
                                      .velocity = std::as_const(state).velocity(job.tensor),
                                      .residual = std::as_const(state).residual(job.tensor),
@@ -169,33 +176,33 @@ void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& min
                                      .scale = scale,
                                      .momentum = options.momentum,
                                      .seed = state.step() * 0x9E3779B97F4A7C15u},
-                                    job.k, mine.magnitudes);
+                                    job.k, mine.trim.magnitudes);
 }
 
-void Compressor::Impl::accumulate_piece(std::size_t index, float scale, Scratch& mine) {
+void Compressor::Impl::accumulate_piece(std::size_t index, float scale) {
   const TensorPiece& piece = pieces[index];
   TensorJob& job = jobs[piece.slot];
-  std::vector<Candidate>& list = candidates[index];
-  list.clear();
+  CandidateList& list = candidates[index];
   const std::span<float> u = state.velocity(job.tensor);
   const std::span<float> v = state.residual(job.tensor);
   for (std::size_t begin = piece.begin; begin < piece.begin + piece.count; begin += kKernelBlock) {
+    const bool enough = job.collected.load(std::memory_order_relaxed) > job.limit;
     const Accumulate block{.gradient = job.gradient.data() + begin,
                            .velocity = rule == Rule::plain ? nullptr : u.data() + begin,
                            .residual = v.data() + begin,
                            .count = std::min(kKernelBlock, piece.begin + piece.count - begin),
                            .scale = scale,
                            .momentum = options.momentum,
-                           .threshold = job.collected.load(std::memory_order_relaxed) > job.limit
-                                            ? kNoCandidates
-                                            : job.threshold,
+                           .threshold = enough ? kNoCandidates : job.threshold,
+                           .sure = enough ? kNoCandidates : job.sure,
                            .first_index = static_cast<std::uint32_t>(begin)};
-    const Accumulated done = kernels.accumulate[static_cast<int>(rule)](block, mine.block.data());
+    EntryArrays out = list.room_for(block.count);
+    if (!masks()) out.velocities = nullptr;
+    const Accumulated done = kernels.accumulate[static_cast<int>(rule)](block, out);
     if (done.first_nonfinite != kAllFinite) lower(job.nonfinite, begin + done.first_nonfinite);
     if (done.candidates == 0) continue;
     job.collected.fetch_add(done.candidates, std::memory_order_relaxed);
-    list.insert(list.end(), mine.block.begin(),
-                mine.block.begin() + static_cast<std::ptrdiff_t>(done.candidates));
+    list.added(done.candidates);
   }
 }
 
@@ -212,33 +219,69 @@ void Compressor::Impl::throw_if_nonfinite() const {
   }
 }
 
+void Compressor::Impl::put_back(TensorJob& job) noexcept {
+  const std::uint32_t sure = std::exchange(job.sure, kNoCandidates);
+  if (sure == kNoCandidates) return;
+  const std::span<float> u = state.velocity(job.tensor);
+  const std::span<float> v = state.residual(job.tensor);
+  for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p) {
+    const EntryArrays list = candidates[p].entries();
+    for (std::size_t i = 0; i < candidates[p].size(); ++i) {
+      if (magnitude_bits(list.values[i]) < sure) continue;
+      v[list.indices[i]] = list.values[i];
+      if (masks()) u[list.indices[i]] = list.velocities[i];
+    }
+  }
+}
+
+void Compressor::Impl::put_all_back() noexcept {
+  for (TensorJob& job : jobs) {
+    if (slots[job.tensor].undo.pending) {
+      roll_back(job.tensor);
+    } else {
+      put_back(job);
+    }
+  }
+}
+
 /// The guess failed: finds a threshold from v itself and collects again.
 std::uint32_t Compressor::Impl::reselect(const TensorJob& job, Scratch& mine) {
+  const std::span<const float> u = std::as_const(state).velocity(job.tensor);
   const std::span<const float> v = std::as_const(state).residual(job.tensor);
   const std::size_t wanted = std::max(job.k, slots[job.tensor].carried.aim(job.k));
   const std::uint32_t threshold = exact_threshold(v, std::min(wanted, v.size()), mine.histogram);
   for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p)
     candidates[p].clear();
-  std::vector<Candidate>& list = candidates[job.first_piece];
+  CandidateList& list = candidates[job.first_piece];
   for (std::size_t begin = 0; begin < v.size(); begin += kKernelBlock) {
-    const std::size_t found =
-        kernels.collect(v.data() + begin, std::min(kKernelBlock, v.size() - begin), threshold,
-                        static_cast<std::uint32_t>(begin), mine.block.data());
-    list.insert(list.end(), mine.block.begin(),
-                mine.block.begin() + static_cast<std::ptrdiff_t>(found));
+    const std::size_t count = std::min(kKernelBlock, v.size() - begin);
+    EntryArrays out = list.room_for(count);
+    if (!masks()) out.velocities = nullptr;
+    list.added(kernels.collect(masks() ? u.data() + begin : nullptr, v.data() + begin, count,
+                               threshold, static_cast<std::uint32_t>(begin), out));
   }
   return threshold;
 }
 
 void Compressor::Impl::select_sparse(TensorJob& job, Scratch& mine) {
   TensorStats& stat = stats[job.tensor];
+  Undo& undo = slots[job.tensor].undo;
   const std::size_t collected = job.collected.load();
   CarriedThreshold& carried = slots[job.tensor].carried;
   if (job.threshold != kNoCandidates && collected < job.k) carried.fell_short();
   stat.reselected = collected < job.k || collected > job.limit;
-  if (stat.reselected) job.threshold = reselect(job, mine);
+  if (stat.reselected) {
+    put_back(job);
+    job.threshold = reselect(job, mine);
+  }
   const CandidateLists lists(candidates.data() + job.first_piece, job.pieces);
-  const Trimmed trimmed = trim(lists, job.k, mine.magnitudes, mine.indices, mine.values);
+  Trimmed trimmed = trim(kernels, lists, job.k, job.sure, masks(), mine.trim, undo.entries);
+  if (trimmed.too_sure) {
+    carried.was_too_sure();
+    put_back(job);
+    trimmed = trim(kernels, lists, job.k, kNoCandidates, masks(), mine.trim, undo.entries);
+  }
+  undo.pending = true;
   stat.candidates = trimmed.found;
   stat.threshold = std::bit_cast<float>(trimmed.smallest);
   carried.update(trimmed.found, job.k, trimmed.smallest, job.threshold);
@@ -246,6 +289,7 @@ void Compressor::Impl::select_sparse(TensorJob& job, Scratch& mine) {
 
 void Compressor::Impl::check_finite(const TensorJob& job, std::span<const float> values,
                                     std::span<const std::uint32_t> indices) const {
+  if (wire::all_finite(values)) return;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     throw Error(ErrorCode::nonfinite_residual, "compress",
@@ -259,15 +303,13 @@ void Compressor::Impl::check_finite(const TensorJob& job, std::span<const float>
 void Compressor::Impl::finish_job(TensorJob& job, Scratch& mine) {
   stats[job.tensor] = {.target = job.k};
   Undo& undo = slots[job.tensor].undo;
-  undo.indices.clear();
-  undo.velocity.clear();
-  undo.residual.clear();
   const Clock::time_point start = Clock::now();
   if (job.whole) {
+    undo.entries.resize(0, false);
     check_finite(job, state.residual(job.tensor), {});
   } else {
     select_sparse(job, mine);
-    check_finite(job, mine.values, mine.indices);
+    check_finite(job, undo.entries.values, undo.entries.indices);
   }
   const Clock::time_point selected = Clock::now();
   if (job.whole) {
@@ -333,16 +375,16 @@ void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call
   pool.run(jobs.size(),
            [&](std::size_t i, int worker) { guess_threshold(jobs[i], scale, scratch_of(worker)); });
   for (const TensorJob& job : jobs) slots[job.tensor].accumulated = true;
-  pool.run(pieces.size(),
-           [&](std::size_t i, int worker) { accumulate_piece(i, scale, scratch_of(worker)); });
-  throw_if_nonfinite();
-  const Clock::time_point accumulated = Clock::now();
-  for (Scratch& thread : scratch) thread.select_seconds = thread.encode_seconds = 0.0;
+  Clock::time_point accumulated;
   try {
+    pool.run(pieces.size(), [&](std::size_t i, int) { accumulate_piece(i, scale); });
+    throw_if_nonfinite();
+    accumulated = Clock::now();
+    for (Scratch& thread : scratch) thread.select_seconds = thread.encode_seconds = 0.0;
     pool.run(jobs.size(),
              [&](std::size_t i, int worker) { finish_job(jobs[i], scratch_of(worker)); });
   } catch (...) {
-    for (const TensorJob& job : jobs) roll_back(job.tensor);
+    put_all_back();
     throw;
   }
 

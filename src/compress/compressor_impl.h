@@ -23,11 +23,10 @@ struct TensorPiece {
   std::size_t count;
 };
 
-/// What restore() puts back. For tensors sent whole only v changes, and `indices` is empty.
+/// What restore() puts back: the entries that were taken out, as they were. For tensors sent whole
+/// only v changes, and there are no indices. Velocities only where masking has set them to zero.
 struct Undo {
-  std::vector<std::uint32_t> indices;
-  std::vector<float> velocity;
-  std::vector<float> residual;
+  SelectedEntries entries;
   bool pending = false;
 };
 
@@ -48,6 +47,9 @@ struct TensorJob {
   std::size_t k = 0;
   bool whole = false;
   std::uint32_t threshold = kNoCandidates;
+  /// From where on the pass has taken candidates out of u and v already; the lists know what was
+  /// there, until the undo log does.
+  std::uint32_t sure = kNoCandidates;
   std::size_t first_piece = 0;
   std::size_t pieces = 0;
   std::size_t limit = 0;  // candidates beyond which collecting is given up
@@ -63,6 +65,7 @@ struct TensorJob {
         k(other.k),
         whole(other.whole),
         threshold(other.threshold),
+        sure(other.sure),
         first_piece(other.first_piece),
         pieces(other.pieces),
         limit(other.limit) {}
@@ -70,11 +73,8 @@ struct TensorJob {
 
 /// Memory of one thread, kept between calls.
 struct Scratch {
-  std::vector<Candidate> block = std::vector<Candidate>(kKernelBlock);
-  std::vector<std::uint32_t> magnitudes;
+  TrimScratch trim;
   std::vector<std::uint32_t> histogram;
-  std::vector<std::uint32_t> indices;
-  std::vector<float> values;
   std::vector<float> decoded;
   double select_seconds = 0.0;  // of this thread, in the current call
   double encode_seconds = 0.0;
@@ -95,7 +95,7 @@ struct Compressor::Impl {
   std::vector<TensorStats> stats;
   std::vector<compress::TensorJob> jobs;
   std::vector<compress::TensorPiece> pieces;
-  std::vector<std::vector<compress::Candidate>> candidates;  // by piece
+  std::vector<compress::CandidateList> candidates;  // by piece
   double clip_factor = 1.0;
   Seconds seconds;
   bool step_open = false;  // something was compressed since the last commit or restore
@@ -117,6 +117,8 @@ struct Compressor::Impl {
     if (spec(tensor).dense) return elements;
     return entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), elements);
   }
+  /// Whether what is sent leaves 0 behind in u.
+  bool masks() const noexcept { return options.masking && rule != compress::Rule::plain; }
   ValueType values_of(bool whole) const { return whole ? options.dense_values : options.values; }
 
   std::size_t frame_bound_of(std::size_t tensor) const {
@@ -137,12 +139,16 @@ struct Compressor::Impl {
   float scale_for(std::span<const Gradient> gradients, const Call& call);
   void plan(std::span<const Gradient> gradients);
   void guess_threshold(compress::TensorJob& job, float scale, compress::Scratch& mine) const;
-  void accumulate_piece(std::size_t piece, float scale, compress::Scratch& mine);
+  void accumulate_piece(std::size_t piece, float scale);
   void throw_if_nonfinite() const;
   std::uint32_t reselect(const compress::TensorJob& job, compress::Scratch& mine);
   void select_sparse(compress::TensorJob& job, compress::Scratch& mine);
   void check_finite(const compress::TensorJob& job, std::span<const float> values,
                     std::span<const std::uint32_t> indices) const;
+  /// Undoes what the pass has taken out on a guess.
+  void put_back(compress::TensorJob& job) noexcept;
+  /// As if nothing had been selected in this call.
+  void put_all_back() noexcept;
   void finish_job(compress::TensorJob& job, compress::Scratch& mine);
   /// Accumulates, selects and delivers each tensor: to its frame, or to its part of `values`, where
   /// there are any.
@@ -153,7 +159,8 @@ struct Compressor::Impl {
   // u, and is remembered until the commit.
   void deliver_sparse(const compress::TensorJob& job, compress::Scratch& mine);
   void deliver_whole(const compress::TensorJob& job, compress::Scratch& mine);
-  void take_out(const compress::TensorJob& job, const compress::Scratch& mine);
+  void take_out_exact(const compress::TensorJob& job, const compress::Scratch& mine);
+  void take_out_rounded(const compress::TensorJob& job, const compress::Scratch& mine);
   void roll_back(std::size_t tensor) noexcept;
 };
 

@@ -31,10 +31,19 @@ inline std::uint32_t magnitude_bits(float x) noexcept {
 }
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000u;
 
-struct Candidate {
-  std::uint32_t index;
-  float value;
+/// Entries in index order, an array for each part of them.
+struct EntryArrays {
+  std::uint32_t* indices;
+  float* values;      // v
+  float* velocities;  // u; null where it is not wanted
+
+  EntryArrays from(std::size_t at) const noexcept {
+    return {indices + at, values + at, velocities == nullptr ? nullptr : velocities + at};
+  }
 };
+
+/// Kernels write whole vectors: room that has to follow the entries in every array they write to.
+inline constexpr std::size_t kSlack = 64;
 
 struct Accumulate {
   const float* gradient;
@@ -44,6 +53,7 @@ struct Accumulate {
   float scale;        // 1/N, clipping and loss scale together
   float momentum;
   std::uint32_t threshold;  // magnitude_bits from which an entry is a candidate; at least 1
+  std::uint32_t sure;       // from which a candidate is taken out on the spot; not below threshold
   std::uint32_t first_index;
 };
 
@@ -55,11 +65,20 @@ struct Accumulated {
 struct Kernels {
   const char* name;
   /// By Rule. Updates u and v in place and writes the entries that reach the threshold to `out`
-  /// (room for `count`). A non-finite gradient counts as zero and is reported.
-  Accumulated (*accumulate[3])(const Accumulate& block, Candidate* out) noexcept;
-  /// Writes the entries of v that reach the threshold to `out`; returns their number.
-  std::size_t (*collect)(const float* residual, std::size_t count, std::uint32_t threshold,
-                         std::uint32_t first_index, Candidate* out) noexcept;
+  /// (room for `count`, and slack). Those that are sure leave 0 behind: in v, and in u where `out`
+  /// has velocities, which Rule::plain has not. A non-finite gradient counts as zero and is
+  /// reported.
+  Accumulated (*accumulate[3])(const Accumulate& block, EntryArrays out) noexcept;
+  /// Writes the entries of v that reach the threshold to `out`; returns their number. `velocity` is
+  /// looked at only where `out` has velocities.
+  std::size_t (*collect)(const float* velocity, const float* residual, std::size_t count,
+                         std::uint32_t threshold, std::uint32_t first_index,
+                         EntryArrays out) noexcept;
+  /// Copies the entries with a magnitude of at least `lowest`, which is 1 or more, and below
+  /// `beyond`; returns their number. Where `out` has velocities, `in` has them too. `out` may be
+  /// `in`.
+  std::size_t (*pick)(EntryArrays in, std::size_t count, std::uint32_t lowest, std::uint32_t beyond,
+                      EntryArrays out) noexcept;
   /// Adds the square of element i to lanes[i mod kNormLanes].
   void (*add_squares)(const float* values, std::size_t count, double* lanes) noexcept;
 };

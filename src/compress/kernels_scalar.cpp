@@ -4,8 +4,15 @@
 namespace dgc::compress {
 namespace {
 
+void put(EntryArrays out, std::size_t at, std::uint32_t index, float value,
+         const float* velocity) noexcept {
+  out.indices[at] = index;
+  out.values[at] = value;
+  if (out.velocities != nullptr) out.velocities[at] = *velocity;
+}
+
 template <Rule kRule>
-Accumulated accumulate(const Accumulate& block, Candidate* out) noexcept {
+Accumulated accumulate(const Accumulate& block, EntryArrays out) noexcept {
   Accumulated result{0, kAllFinite};
   for (std::size_t i = 0; i < block.count; ++i) {
     float g = block.gradient[i];
@@ -15,22 +22,36 @@ Accumulated accumulate(const Accumulate& block, Candidate* out) noexcept {
     }
     float* const u = kRule == Rule::plain ? nullptr : block.velocity + i;
     const float v = accumulate_one<kRule>(g * block.scale, u, block.residual + i, block.momentum);
-    if (magnitude_bits(v) >= block.threshold) {
-      out[result.candidates++] = {block.first_index + static_cast<std::uint32_t>(i), v};
-    }
+    if (magnitude_bits(v) < block.threshold) continue;
+    put(out, result.candidates++, block.first_index + static_cast<std::uint32_t>(i), v, u);
+    if (magnitude_bits(v) < block.sure) continue;
+    block.residual[i] = 0.0f;
+    if (out.velocities != nullptr) *u = 0.0f;
   }
   return result;
 }
 
-std::size_t collect(const float* residual, std::size_t count, std::uint32_t threshold,
-                    std::uint32_t first_index, Candidate* out) noexcept {
-  std::size_t candidates = 0;
+std::size_t collect(const float* velocity, const float* residual, std::size_t count,
+                    std::uint32_t threshold, std::uint32_t first_index, EntryArrays out) noexcept {
+  std::size_t found = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (magnitude_bits(residual[i]) >= threshold) {
-      out[candidates++] = {first_index + static_cast<std::uint32_t>(i), residual[i]};
-    }
+    if (magnitude_bits(residual[i]) < threshold) continue;
+    put(out, found++, first_index + static_cast<std::uint32_t>(i), residual[i],
+        out.velocities == nullptr ? nullptr : velocity + i);
   }
-  return candidates;
+  return found;
+}
+
+std::size_t pick(EntryArrays in, std::size_t count, std::uint32_t lowest, std::uint32_t beyond,
+                 EntryArrays out) noexcept {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint32_t m = magnitude_bits(in.values[i]);
+    if (m < lowest || m >= beyond) continue;
+    put(out, found++, in.indices[i], in.values[i],
+        out.velocities == nullptr ? nullptr : in.velocities + i);
+  }
+  return found;
 }
 
 void add_squares(const float* values, std::size_t count, double* lanes) noexcept {
@@ -44,6 +65,7 @@ constexpr Kernels kTable{
     "scalar",
     {accumulate<Rule::plain>, accumulate<Rule::heavy_ball>, accumulate<Rule::nesterov>},
     collect,
+    pick,
     add_squares};
 
 }  // namespace

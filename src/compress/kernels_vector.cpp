@@ -1,7 +1,8 @@
 // The kernels on Highway, written once and compiled for every instruction set.
 //
 // A pass works on four vectors at a time: one branch for "any gradient not finite", one for "any
-// entry reaches the threshold". Both are rarely taken, so that the pass runs at memory speed.
+// entry reaches the threshold". At the usual ratios both are rarely taken, so that the pass runs at
+// memory speed. Where many entries pass, lanes are compacted in registers, with no branch an entry.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compress/kernels_vector.cpp"
 #include <hwy/foreach_target.h>
@@ -17,6 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using F = hn::ScalableTag<float>;
 using I = hn::RebindToSigned<F>;
+using U = hn::RebindToUnsigned<F>;
 
 // Floats in a cache line, and how many ahead to ask for: the hardware's own prefetch ends at each
 // 4 KiB page, and three streams cross one every 1024 elements. Past the end it is a no-op.
@@ -33,59 +35,80 @@ HWY_INLINE hn::Vec<I> BelowThreshold(std::uint32_t threshold) {
   return hn::Set(I(), static_cast<std::int32_t>(HWY_MIN(threshold - 1, 0x7FFFFFFFu)));
 }
 
-template <class M>
-HWY_INLINE Candidate* Append(M mask, const float* values, std::uint32_t first, Candidate* out) {
-  HWY_ALIGN std::uint8_t bytes[HWY_MAX(8, hn::MaxLanes(F()) / 8)] = {};
-  hn::StoreMaskBits(I(), mask, bytes);
-  for (std::size_t word = 0; word < hn::Lanes(F()); word += 64) {
-    std::uint64_t bits = 0;
-    hwy::CopyBytes<8>(bytes + word / 8, &bits);
-    for (; bits != 0; bits &= bits - 1) {
-      const auto lane = static_cast<std::uint32_t>(word) +
-                        static_cast<std::uint32_t>(hwy::Num0BitsBelowLS1Bit_Nonzero64(bits));
-      *out++ = {first + lane, values[lane]};
+/// Writes the lanes of `mask` to the end of `out`, which holds `at` entries. Returns how many it
+/// has then. Whole vectors are stored, hence kSlack.
+template <class M, class VI, class VF>
+HWY_INLINE std::size_t Append(M mask, VI indices, VF values, VF velocities, EntryArrays out,
+                              std::size_t at) {
+  const F d;
+  const U du;
+  static_assert(hn::MaxLanes(F()) <= kSlack);
+  const auto floats = hn::RebindMask(d, mask);
+  hn::StoreU(hn::Compress(indices, hn::RebindMask(du, mask)), du, out.indices + at);
+  hn::StoreU(hn::Compress(values, floats), d, out.values + at);
+  if (out.velocities != nullptr)
+    hn::StoreU(hn::Compress(velocities, floats), d, out.velocities + at);
+  return at + hn::CountTrue(I(), mask);
+}
+
+/// The new velocity and residual; nothing is stored.
+template <Rule kRule, class V>
+HWY_INLINE void Update(V g, const float* HWY_RESTRICT u, const float* HWY_RESTRICT v, V m,
+                       V& velocity, V& sum) {
+  const F d;
+  if constexpr (kRule == Rule::plain) {
+    velocity = hn::Zero(d);
+    sum = hn::Add(hn::LoadU(d, v), g);
+  } else {
+    const V old = hn::LoadU(d, u);
+    if constexpr (kRule == Rule::heavy_ball) {
+      velocity = hn::Add(hn::Mul(m, old), g);
+      sum = hn::Add(hn::LoadU(d, v), velocity);
+    } else {
+      velocity = hn::Mul(m, hn::Add(old, g));
+      sum = hn::Add(hn::Add(hn::LoadU(d, v), velocity), g);
     }
+    const auto normal = hn::Ge(hn::Abs(velocity), hn::Set(d, FLT_MIN));
+    velocity = hn::IfThenElseZero(normal, velocity);
   }
-  return out;
 }
 
 template <Rule kRule, class V>
-HWY_INLINE V Update(V g, float* HWY_RESTRICT u, float* HWY_RESTRICT v, V m) {
+HWY_INLINE void Keep(V velocity, V sum, float* HWY_RESTRICT u, float* HWY_RESTRICT v) {
   const F d;
-  if constexpr (kRule == Rule::plain) {
-    const V sum = hn::Add(hn::LoadU(d, v), g);
-    hn::StoreU(sum, d, v);
-    return sum;
-  } else {
-    V velocity = hn::LoadU(d, u);
-    V sum = hn::LoadU(d, v);
-    if constexpr (kRule == Rule::heavy_ball) {
-      velocity = hn::Add(hn::Mul(m, velocity), g);
-      sum = hn::Add(sum, velocity);
-    } else {
-      velocity = hn::Mul(m, hn::Add(velocity, g));
-      sum = hn::Add(hn::Add(sum, velocity), g);
-    }
-    const auto normal = hn::Ge(hn::Abs(velocity), hn::Set(d, FLT_MIN));
-    hn::StoreU(hn::IfThenElseZero(normal, velocity), d, u);
-    hn::StoreU(sum, d, v);
-    return sum;
+  if constexpr (kRule != Rule::plain) hn::StoreU(velocity, d, u);
+  hn::StoreU(sum, d, v);
+}
+
+/// Stores a vector of u and v without what is sure, and appends its candidates to `out`.
+template <Rule kRule, class V, class VI>
+HWY_INLINE std::size_t Take(V velocity, V sum, float* HWY_RESTRICT u, float* HWY_RESTRICT v,
+                            VI below, VI below_sure, std::uint32_t first, EntryArrays out,
+                            std::size_t at) {
+  const F d;
+  const auto magnitude = Magnitude(sum);
+  const auto sure = hn::RebindMask(d, hn::Gt(magnitude, below_sure));
+  hn::StoreU(hn::IfThenZeroElse(sure, sum), d, v);
+  if constexpr (kRule != Rule::plain) {
+    const bool mask = out.velocities != nullptr;
+    hn::StoreU(mask ? hn::IfThenZeroElse(sure, velocity) : velocity, d, u);
   }
+  return Append(hn::Gt(magnitude, below), hn::Iota(U(), first), sum, velocity, out, at);
 }
 
 template <Rule kRule>
-Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
+Accumulated AccumulateBlock(const Accumulate& block, EntryArrays out) noexcept {
   const F d;
   const I di;
   const std::size_t lanes = hn::Lanes(d);
   const auto scale = hn::Set(d, block.scale);
   const auto m = hn::Set(d, block.momentum);
   const auto below = BelowThreshold(block.threshold);
+  const auto below_sure = BelowThreshold(block.sure);
   const auto largest_finite = hn::Set(di, 0x7F7FFFFF);
   const float* HWY_RESTRICT g = block.gradient;
   float* HWY_RESTRICT u = block.velocity;
   float* HWY_RESTRICT v = block.residual;
-  Candidate* end = out;
   Accumulated result{0, kAllFinite};
 
   // What the vector loop leaves: a group with a non-finite gradient, or the tail.
@@ -96,8 +119,9 @@ Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
     part.residual += begin;
     part.count = count;
     part.first_index += static_cast<std::uint32_t>(begin);
-    const Accumulated some = scalar_kernels().accumulate[static_cast<int>(kRule)](part, end);
-    end += some.candidates;
+    const Accumulated some =
+        scalar_kernels().accumulate[static_cast<int>(kRule)](part, out.from(result.candidates));
+    result.candidates += some.candidates;
     if (result.first_nonfinite == kAllFinite && some.first_nonfinite != kAllFinite) {
       result.first_nonfinite = begin + some.first_nonfinite;
     }
@@ -125,45 +149,73 @@ Accumulated AccumulateBlock(const Accumulate& block, Candidate* out) noexcept {
       one_by_one(i, 4 * lanes);
       continue;
     }
-    const auto v0 = Update<kRule>(hn::Mul(g0, scale), velocity_at(i), v + i, m);
-    const auto v1 = Update<kRule>(hn::Mul(g1, scale), velocity_at(i1), v + i1, m);
-    const auto v2 = Update<kRule>(hn::Mul(g2, scale), velocity_at(i2), v + i2, m);
-    const auto v3 = Update<kRule>(hn::Mul(g3, scale), velocity_at(i3), v + i3, m);
-    const auto a0 = Magnitude(v0);
-    const auto a1 = Magnitude(v1);
-    const auto a2 = Magnitude(v2);
-    const auto a3 = Magnitude(v3);
-    const auto largest_v = hn::Max(hn::Max(a0, a1), hn::Max(a2, a3));
-    if (HWY_UNLIKELY(!hn::AllFalse(di, hn::Gt(largest_v, below)))) {
-      const std::uint32_t first = block.first_index + static_cast<std::uint32_t>(i);
-      const auto step = static_cast<std::uint32_t>(lanes);
-      end = Append(hn::Gt(a0, below), v + i, first, end);
-      end = Append(hn::Gt(a1, below), v + i1, first + step, end);
-      end = Append(hn::Gt(a2, below), v + i2, first + 2 * step, end);
-      end = Append(hn::Gt(a3, below), v + i3, first + 3 * step, end);
+    hn::Vec<F> u0, u1, u2, u3, v0, v1, v2, v3;
+    Update<kRule>(hn::Mul(g0, scale), velocity_at(i), v + i, m, u0, v0);
+    Update<kRule>(hn::Mul(g1, scale), velocity_at(i1), v + i1, m, u1, v1);
+    Update<kRule>(hn::Mul(g2, scale), velocity_at(i2), v + i2, m, u2, v2);
+    Update<kRule>(hn::Mul(g3, scale), velocity_at(i3), v + i3, m, u3, v3);
+    const auto largest_v =
+        hn::Max(hn::Max(Magnitude(v0), Magnitude(v1)), hn::Max(Magnitude(v2), Magnitude(v3)));
+    if (hn::AllFalse(di, hn::Gt(largest_v, below))) {
+      Keep<kRule>(u0, v0, velocity_at(i), v + i);
+      Keep<kRule>(u1, v1, velocity_at(i1), v + i1);
+      Keep<kRule>(u2, v2, velocity_at(i2), v + i2);
+      Keep<kRule>(u3, v3, velocity_at(i3), v + i3);
+      continue;
     }
+    const std::uint32_t first = block.first_index + static_cast<std::uint32_t>(i);
+    const auto step = static_cast<std::uint32_t>(lanes);
+    std::size_t at = result.candidates;
+    at = Take<kRule>(u0, v0, velocity_at(i), v + i, below, below_sure, first, out, at);
+    at = Take<kRule>(u1, v1, velocity_at(i1), v + i1, below, below_sure, first + step, out, at);
+    at = Take<kRule>(u2, v2, velocity_at(i2), v + i2, below, below_sure, first + 2 * step, out, at);
+    at = Take<kRule>(u3, v3, velocity_at(i3), v + i3, below, below_sure, first + 3 * step, out, at);
+    result.candidates = at;
   }
   if (i < block.count) one_by_one(i, block.count - i);
-  result.candidates = static_cast<std::size_t>(end - out);
   return result;
 }
 
-std::size_t CollectBlock(const float* residual, std::size_t count, std::uint32_t threshold,
-                         std::uint32_t first_index, Candidate* out) noexcept {
+std::size_t CollectBlock(const float* velocity, const float* residual, std::size_t count,
+                         std::uint32_t threshold, std::uint32_t first_index,
+                         EntryArrays out) noexcept {
   const F d;
   const std::size_t lanes = hn::Lanes(d);
   const auto below = BelowThreshold(threshold);
-  Candidate* end = out;
+  const bool wanted = out.velocities != nullptr;
+  std::size_t found = 0;
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    const auto mask = hn::Gt(Magnitude(hn::LoadU(d, residual + i)), below);
-    if (HWY_UNLIKELY(!hn::AllFalse(I(), mask))) {
-      end = Append(mask, residual + i, first_index + static_cast<std::uint32_t>(i), end);
-    }
+    const auto v = hn::LoadU(d, residual + i);
+    const auto mask = hn::Gt(Magnitude(v), below);
+    if (hn::AllFalse(I(), mask)) continue;
+    const auto u = wanted ? hn::LoadU(d, velocity + i) : hn::Zero(d);
+    const auto indices = hn::Iota(U(), first_index + static_cast<std::uint32_t>(i));
+    found = Append(mask, indices, v, u, out, found);
   }
-  end += scalar_kernels().collect(residual + i, count - i, threshold,
-                                  first_index + static_cast<std::uint32_t>(i), end);
-  return static_cast<std::size_t>(end - out);
+  return found + scalar_kernels().collect(wanted ? velocity + i : nullptr, residual + i, count - i,
+                                          threshold, first_index + static_cast<std::uint32_t>(i),
+                                          out.from(found));
+}
+
+std::size_t PickBlock(EntryArrays in, std::size_t count, std::uint32_t lowest, std::uint32_t beyond,
+                      EntryArrays out) noexcept {
+  const F d;
+  const U du;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto below_lowest = BelowThreshold(lowest);
+  const auto below_beyond = BelowThreshold(beyond);
+  const bool wanted = out.velocities != nullptr;
+  std::size_t found = 0;
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto v = hn::LoadU(d, in.values + i);
+    const auto magnitude = Magnitude(v);
+    const auto mask = hn::AndNot(hn::Gt(magnitude, below_beyond), hn::Gt(magnitude, below_lowest));
+    const auto u = wanted ? hn::LoadU(d, in.velocities + i) : hn::Zero(d);
+    found = Append(mask, hn::LoadU(du, in.indices + i), v, u, out, found);
+  }
+  return found + scalar_kernels().pick(in.from(i), count - i, lowest, beyond, out.from(found));
 }
 
 void AddSquares(const float* values, std::size_t count, double* lanes) noexcept {
@@ -208,6 +260,7 @@ const Kernels* Table() noexcept {
                                   {AccumulateBlock<Rule::plain>, AccumulateBlock<Rule::heavy_ball>,
                                    AccumulateBlock<Rule::nesterov>},
                                   CollectBlock,
+                                  PickBlock,
                                   AddSquares};
   return &kTable;
 }

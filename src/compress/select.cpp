@@ -11,7 +11,7 @@ namespace {
 // Below this size one more pass runs in cache and costs less than thinking about a sample.
 constexpr std::size_t kSmallTensor = 1 << 16;
 
-/// Lowers a threshold by a factor, in float.
+/// A threshold times a factor, in float.
 std::uint32_t scaled(std::uint32_t threshold, float factor) noexcept {
   return std::max<std::uint32_t>(1, magnitude_bits(std::bit_cast<float>(threshold) * factor));
 }
@@ -35,26 +35,33 @@ std::uint64_t mixed(std::uint64_t x) noexcept {
 
 }  // namespace
 
-std::uint32_t kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) noexcept {
-  // Radix selection, 11 + 10 + 10 of the 31 bits: each round keeps one bucket of the last. Which
-  // ones is as good as random, hence no branch on it.
-  std::uint32_t prefix = 0;
+KthLargest kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) noexcept {
+  // Radix selection: each round spreads the range that is left over all buckets and keeps one of
+  // them. Which entries that keeps is as good as random, hence no branch on it.
+  constexpr unsigned kBucketBits = 11;
   std::span<std::uint32_t> rest = magnitudes;
-  for (const auto& [shift, width] :
-       {std::pair{20u, 11u}, std::pair{10u, 10u}, std::pair{0u, 10u}}) {
-    std::array<std::uint32_t, 2048> counts{};
-    const std::uint32_t mask = (1u << width) - 1;
-    for (const std::uint32_t m : rest) ++counts[(m >> shift) & mask];
+  std::uint32_t least = 0xFFFFFFFFu;
+  std::uint32_t most = 0;
+  for (const std::uint32_t m : rest) {
+    least = std::min(least, m);
+    most = std::max(most, m);
+  }
+  while (least != most) {
+    const auto width = static_cast<unsigned>(std::bit_width(most - least));
+    const unsigned shift = width > kBucketBits ? width - kBucketBits : 0;
+    std::array<std::uint32_t, 1u << kBucketBits> counts{};
+    for (const std::uint32_t m : rest) ++counts[(m - least) >> shift];
     const auto bucket = static_cast<std::uint32_t>(bucket_of(counts, k));
-    prefix |= bucket << shift;
     std::size_t kept = 0;
     for (const std::uint32_t m : rest) {
       rest[kept] = m;
-      kept += ((m >> shift) & mask) == bucket;
+      kept += (m - least) >> shift == bucket;
     }
     rest = rest.first(kept);
+    least += bucket << shift;
+    most = std::min(most, least + ((1u << shift) - 1));
   }
-  return prefix;
+  return {least, k, rest.size()};
 }
 
 std::uint32_t exact_threshold(std::span<const float> v, std::size_t k,
@@ -108,7 +115,7 @@ std::uint32_t sampled_threshold(const SampleSource& source, std::size_t k,
       static_cast<double>(k) * static_cast<double>(scratch.size()) / static_cast<double>(n);
   // Two standard deviations low, so that a second pass is rarely needed.
   const auto rank = static_cast<std::size_t>(std::ceil(expected + 2.0 * std::sqrt(expected) + 1.0));
-  return std::max<std::uint32_t>(1, kth_largest(scratch, std::min(rank, scratch.size())));
+  return std::max<std::uint32_t>(1, kth_largest(scratch, std::min(rank, scratch.size())).magnitude);
 }
 
 std::uint32_t CarriedThreshold::guess(std::size_t k) const noexcept {
@@ -121,6 +128,16 @@ std::size_t CarriedThreshold::aim(std::size_t k) const noexcept {
   const auto count = static_cast<double>(k);
   return static_cast<std::size_t>(count * margin_ + 4.0 * std::sqrt(count) + 4.0);
 }
+
+std::uint32_t CarriedThreshold::sure(std::size_t k) const noexcept {
+  if (k != k_ || smallest_ == 0) return kNoCandidates;
+  const double count_scatter = 3.0 / std::sqrt(static_cast<double>(k));
+  const double expected = std::max(growth_, 0.0) + 2.0 * deviation_;
+  const double above = expected + (doubt_ + count_scatter) / slope_;
+  return scaled(smallest_, static_cast<float>(std::exp(std::min(above, 4.0))));
+}
+
+void CarriedThreshold::was_too_sure() noexcept { doubt_ = std::min(doubt_ * 2.0, kMostDoubt); }
 
 void CarriedThreshold::fell_short() noexcept { margin_ = std::min(margin_ * 1.5, kMostMargin); }
 
@@ -137,57 +154,90 @@ void CarriedThreshold::update(std::size_t found, std::size_t k, std::uint32_t sm
   const double distance = std::log(value(smallest) / value(used));
   double slope = std::log(number(found) / number(k)) / distance;
   slope = std::isfinite(slope) ? std::clamp(slope, 2.0, 20.0) : 8.0;
+  slope_ = slope;
   // Half way there: sending the largest entries steepens the tail, and full steps would oscillate.
   double factor = std::pow(number(found) / number(aim(k)), 0.5 / slope);
   // Early in training magnitudes grow from step to step. Half of the average growth, because a
   // threshold that is too low costs less than one that is too high.
   const double grown = std::log(value(smallest) / value(smallest_));
-  growth_ = k == k_ && std::isfinite(grown) ? 0.8 * growth_ + 0.2 * grown : 0.0;
+  const bool known = k == k_ && std::isfinite(grown);
+  deviation_ = known ? 0.8 * deviation_ + 0.2 * std::fabs(grown - growth_) : 0.0;
+  growth_ = known ? 0.8 * growth_ + 0.2 * grown : 0.0;
   if (growth_ > 0.0) factor *= std::exp(0.5 * growth_);
   threshold_ = scaled(used, static_cast<float>(std::clamp(factor, 0.5, 4.0)));
   smallest_ = smallest;
   k_ = k;
-  margin_ = std::max(kLeastMargin, margin_ * 0.98);
+  // Slowly: what falls short costs a pass, and then does so once in a hundred steps at most.
+  margin_ = std::max(kLeastMargin, margin_ * 0.995);
+  doubt_ = std::max(kLeastDoubt, doubt_ * 0.95);
 }
 
-Trimmed trim(CandidateLists candidates, std::size_t k, std::vector<std::uint32_t>& scratch,
-             std::vector<std::uint32_t>& indices, std::vector<float>& values) {
+namespace {
+
+/// Where the k-th largest is one of several alike, and not all of them are wanted: the first ones.
+void pick_some_ties(CandidateLists candidates, const KthLargest& kth, EntryArrays out) noexcept {
+  std::size_t ties = kth.ties;
+  std::size_t at = 0;
+  for (const CandidateList& list : candidates) {
+    const EntryArrays in = list.entries();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const std::uint32_t m = magnitude_bits(in.values[i]);
+      const bool tie = m == kth.magnitude && ties > 0;
+      if (m <= kth.magnitude && !tie) continue;
+      ties -= tie;
+      out.indices[at] = in.indices[i];
+      out.values[at] = in.values[i];
+      if (out.velocities != nullptr) out.velocities[at] = in.velocities[i];
+      ++at;
+    }
+  }
+}
+
+}  // namespace
+
+Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, std::uint32_t sure,
+             bool with_velocities, TrimScratch& scratch, SelectedEntries& out) {
   std::size_t found = 0;
-  for (const auto& list : candidates) found += list.size();
-  scratch.resize(found);
-  std::uint32_t* magnitude = scratch.data();
-  for (const auto& list : candidates) {
-    for (const Candidate& c : list) *magnitude++ = magnitude_bits(c.value);
+  CandidateList& doubtful = scratch.doubtful;
+  doubtful.clear();
+  for (const CandidateList& list : candidates) {
+    EntryArrays to = doubtful.room_for(list.size());
+    to.velocities = nullptr;
+    doubtful.added(kernels.pick(list.entries(), list.size(), 1, sure, to));
+    found += list.size();
   }
   const std::size_t count = std::min(k, found);
   if (count == 0) {
-    indices.clear();
-    values.clear();
-    return {found, 0};
+    out.resize(0, false);
+    return {found, 0, false};
   }
-  const std::uint32_t smallest = kth_largest(scratch, count);
-  std::size_t above = 0;
-  for (const auto& list : candidates) {
-    for (const Candidate& c : list) above += magnitude_bits(c.value) > smallest;
-  }
-  // Room for one more, so that every candidate can be written before it is known to stay.
-  indices.resize(count + 1);
-  values.resize(count + 1);
-  std::size_t ties = count - above;
-  std::size_t out = 0;
-  for (const auto& list : candidates) {
-    for (const Candidate& c : list) {
-      const std::uint32_t m = magnitude_bits(c.value);
-      const bool tie = m == smallest && ties > 0;
-      indices[out] = c.index;
-      values[out] = c.value;
-      ties -= tie;
-      out += tie || m > smallest;
+  const std::size_t certain = found - doubtful.size();
+  if (certain >= count) return {found, 0, true};
+  scratch.magnitudes.resize(doubtful.size());
+  const float* const values = doubtful.entries().values;
+  for (std::size_t i = 0; i < doubtful.size(); ++i)
+    scratch.magnitudes[i] = magnitude_bits(values[i]);
+  const KthLargest kth = kth_largest(scratch.magnitudes, count - certain);
+
+  out.resize(count + kSlack, with_velocities);
+  const EntryArrays all = out.arrays();
+  EntryArrays few = doubtful.entries();
+  few.velocities = nullptr;
+  std::size_t selected = 0;
+  if (kth.ties < kth.equal) {
+    pick_some_ties(candidates, kth, all);
+    selected = kernels.pick(all, count, 1, sure, few);
+  } else {
+    std::size_t at = 0;
+    for (const CandidateList& list : candidates) {
+      at += kernels.pick(list.entries(), list.size(), kth.magnitude, kNoCandidates, all.from(at));
     }
+    selected = kernels.pick(few, doubtful.size(), kth.magnitude, kNoCandidates, few);
   }
-  indices.resize(count);
-  values.resize(count);
-  return {found, smallest};
+  doubtful.clear();
+  doubtful.added(selected);
+  out.resize(count, with_velocities);
+  return {found, kth.magnitude, false};
 }
 
 }  // namespace dgc::compress

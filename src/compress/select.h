@@ -3,7 +3,10 @@
 // The scheme, one fused pass: the accumulating pass collects every entry that reaches a
 // guessed threshold; if at least k did, the k largest are among them and a trim finds them exactly,
 // whatever the guess was. Only where fewer than k passed, or far too many, a second pass over v
-// finds the threshold by histogram. Hence the result never depends on the guess, on how it was
+// finds the threshold by histogram. What reaches a second, higher guess is taken out of u and v by
+// the pass itself, while it has them in registers; of candidates between the two guesses the trim
+// decides, and it never looks at the others. Should that guess have taken k or more, everything is
+// put back and selected the long way. Hence the result never depends on the guess, on how it was
 // made, or on how the tensor was cut up for threads. (Paper, section 5: hierarchical selection;
 // there the trim happens only where far too many pass, and a shortfall is accepted.)
 #pragma once
@@ -13,12 +16,18 @@
 #include <span>
 #include <vector>
 
+#include "compress/candidates.h"
 #include "compress/kernels.h"
 
 namespace dgc::compress {
 
+struct KthLargest {
+  std::uint32_t magnitude;
+  std::size_t ties;   // entries of that magnitude among the k largest
+  std::size_t equal;  // entries of that magnitude in all
+};
 /// The k-th largest of `magnitudes` (1 <= k <= size), which are overwritten. Linear time.
-std::uint32_t kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) noexcept;
+KthLargest kth_largest(std::span<std::uint32_t> magnitudes, std::size_t k) noexcept;
 
 /// A threshold that at least k entries of v reach, and not many more; 1 (every non-zero entry)
 /// where v has no k non-zero entries. `histogram` is scratch memory.
@@ -49,6 +58,11 @@ class CarriedThreshold {
   /// How many candidates the next guess should let through: more than k, because a shortfall costs
   /// a pass over v and a surplus a few nanoseconds an entry.
   std::size_t aim(std::size_t k) const noexcept;
+  /// From where on an entry is all but certain to be selected; kNoCandidates when nothing is known
+  /// for this k. About nine in ten of the selected reach it.
+  std::uint32_t sure(std::size_t k) const noexcept;
+  /// k or more were as good as certain: aim higher for a while.
+  void was_too_sure() noexcept;
   /// The guess let through fewer than k: the magnitudes move about, so aim higher for a while.
   void fell_short() noexcept;
   /// After a selection of k, the least of which is `smallest`, out of `found` that reached `used`.
@@ -59,23 +73,48 @@ class CarriedThreshold {
   std::uint32_t threshold_ = kNoCandidates;
   std::uint32_t smallest_ = 0;  // selected at the last step
   double growth_ = 0.0;         // of smallest_ per step, in log units, smoothed
+  double deviation_ = 0.0;      // from that growth, likewise
   std::size_t k_ = 0;
   double margin_ = kLeastMargin;  // candidates aimed at, in units of k
+  double slope_ = 8.0;            // of the tail: count ~ threshold^-slope
+  double doubt_ = kLeastDoubt;    // share of k that sure() leaves to the trim, in log units
 
-  static constexpr double kLeastMargin = 1.25;
+  static constexpr double kLeastMargin = 1.08;
   static constexpr double kMostMargin = 4.0;
+  static constexpr double kLeastDoubt = 0.04;
+  static constexpr double kMostDoubt = 3.0;
 };
 
-/// Candidates of a tensor in index order, in the pieces that the pass collected them in.
-using CandidateLists = std::span<const std::vector<Candidate>>;
+/// Memory to trim in.
+struct TrimScratch {
+  CandidateList doubtful;  // candidates that were not sure; then those of them that were selected
+  std::vector<std::uint32_t> magnitudes;
+};
 
-/// Writes the k largest candidates (ties: lowest index first) in index order to `indices` and
-/// `values`, or all of them where there are no more than k. `scratch` is memory to work in.
+/// Arrays that grow and keep their contents from step to step.
+struct SelectedEntries {
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::vector<float> velocities;  // empty where they are not wanted
+
+  EntryArrays arrays() noexcept {
+    return {indices.data(), values.data(), velocities.empty() ? nullptr : velocities.data()};
+  }
+  void resize(std::size_t count, bool with_velocities) {
+    indices.resize(count);
+    values.resize(count);
+    velocities.resize(with_velocities ? count : 0);
+  }
+};
+
 struct Trimmed {
   std::size_t found;       // candidates there were
   std::uint32_t smallest;  // magnitude selected; 0 when there were none
+  bool too_sure;           // `sure` let k or more through: nothing was selected
 };
-Trimmed trim(CandidateLists candidates, std::size_t k, std::vector<std::uint32_t>& scratch,
-             std::vector<std::uint32_t>& indices, std::vector<float>& values);
+/// Writes the k largest candidates (ties: lowest index first) in index order to `out`, or all of
+/// them where there are no more than k. Fewer than k may have a magnitude of `sure` or more.
+Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, std::uint32_t sure,
+             bool with_velocities, TrimScratch& scratch, SelectedEntries& out);
 
 }  // namespace dgc::compress

@@ -102,13 +102,16 @@ void largest(std::span<const float> values, std::size_t k, std::uint32_t begin,
              std::vector<std::uint32_t>& indices, std::vector<float>& chosen) {
   std::vector<std::uint32_t> scratch;
   const std::uint32_t threshold = compress::exact_threshold(values, k, scratch);
-  std::vector<std::vector<compress::Candidate>> lists(1);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (compress::magnitude_bits(values[i]) >= threshold) {
-      lists[0].push_back({begin + static_cast<std::uint32_t>(i), values[i]});
-    }
-  }
-  compress::trim(lists, k, scratch, indices, chosen);
+  compress::CandidateList candidates;
+  const compress::Kernels& kernels = compress::active_kernels();
+  compress::EntryArrays found = candidates.room_for(values.size());
+  found.velocities = nullptr;
+  candidates.added(kernels.collect(nullptr, values.data(), values.size(), threshold, begin, found));
+  compress::TrimScratch memory;
+  compress::SelectedEntries selected;
+  compress::trim(kernels, {&candidates, 1}, k, compress::kNoCandidates, false, memory, selected);
+  indices = std::move(selected.indices);
+  chosen = std::move(selected.values);
 }
 
 }  // namespace

@@ -73,43 +73,4 @@ class BitWriter {
   unsigned used_ = 0;
 };
 
-/// Reads bit fields; past the end it yields zeros and `overrun()` turns true.
-class BitReader {
- public:
-  explicit BitReader(std::span<const std::byte> in) noexcept
-      : data_(in.data()), bytes_(in.size()) {}
-
-  /// Bits that peek() is sure to yield, whatever the position within a byte.
-  static constexpr unsigned kPeekBits = 57;
-
-  /// The next kPeekBits bits, without consuming them.
-  std::uint64_t peek() const noexcept {
-    const std::size_t at = position_ >> 3;
-    std::uint64_t word = 0;
-    if (at + 8 <= bytes_) {
-      word = load<std::uint64_t>(data_ + at);
-    } else if (at < bytes_) {
-      std::memcpy(&word, data_ + at, bytes_ - at);
-    }
-    return (word >> (position_ & 7)) & ((std::uint64_t{1} << kPeekBits) - 1);
-  }
-  void skip(unsigned width) noexcept { position_ += width; }
-  /// `width` at most kPeekBits.
-  std::uint64_t take(unsigned width) noexcept {
-    const std::uint64_t value = peek() & ((std::uint64_t{1} << width) - 1);
-    skip(width);
-    return value;
-  }
-
-  bool overrun() const noexcept { return position_ > bytes_ * 8; }
-  /// True when only zero padding of less than a byte remains.
-  bool at_end() const noexcept { return !overrun() && bytes_ * 8 - position_ < 8; }
-  bool padding_is_zero() const noexcept { return peek() == 0; }
-
- private:
-  const std::byte* data_;
-  std::size_t bytes_;
-  std::size_t position_ = 0;
-};
-
 }  // namespace dgc::wire

@@ -7,11 +7,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <string>
+
+#include "wire/bits.h"
 
 namespace dgc {
 namespace {
@@ -32,20 +32,20 @@ std::byte codes_byte(ValueType type, IndexCoding coding) noexcept {
 }
 
 /// Writes a frame whose parts are final: `values` all belong in it.
-FrameInfo write_frame(const FrameInput& input, IndexCoding coding,
+FrameInfo write_frame(const FrameInput& input, const IndexPlan& plan,
                       std::span<const std::uint32_t> indices, std::span<const float> values,
                       std::span<std::byte> out, float* decoded) {
   FrameInfo info{.tensor = input.tensor,
                  .elements = input.elements,
                  .entries = values.size(),
                  .value_type = input.value_type,
-                 .coding = coding};
+                 .coding = plan.coding};
   info.value_bytes = value_bytes(input.value_type, values.size());
-  info.index_bytes = index_bytes(coding, indices, input.elements);
+  info.index_bytes = plan.bytes;
   const auto elements = static_cast<std::uint32_t>(input.elements);
   const auto entries = static_cast<std::uint32_t>(values.size());
   const std::uint64_t body = varint_size(input.tensor) + 1 + varint_size(elements) +
-                             (coding == IndexCoding::dense ? 0 : varint_size(entries)) +
+                             (plan.coding == IndexCoding::dense ? 0 : varint_size(entries)) +
                              info.value_bytes + info.index_bytes;
   if (body > kMaxElements) {
     fail(ErrorCode::limit_exceeded, input, fmt::format("a frame of {} bytes is too long", body),
@@ -60,42 +60,32 @@ FrameInfo write_frame(const FrameInput& input, IndexCoding coding,
 
   std::byte* p = put_varint(out.data(), static_cast<std::uint32_t>(body));
   p = put_varint(p, input.tensor);
-  *p++ = codes_byte(input.value_type, coding);
+  *p++ = codes_byte(input.value_type, plan.coding);
   p = put_varint(p, elements);
-  if (coding != IndexCoding::dense) p = put_varint(p, entries);
+  if (plan.coding != IndexCoding::dense) p = put_varint(p, entries);
   encode_values(input.value_type, values, p, decoded);
-  encode_indices(coding, indices, input.elements, p + info.value_bytes);
+  encode_indices(plan, indices, input.elements, p + info.value_bytes);
   return info;
 }
 
-IndexCoding smallest_coding(const FrameInput& input, std::span<const std::uint32_t> indices) {
-  const std::size_t values = value_bytes(input.value_type, indices.size());
-  IndexCoding best = IndexCoding::rice;
-  std::size_t best_bytes = values + index_bytes(best, indices, input.elements);
-  for (const IndexCoding coding : {IndexCoding::runs, IndexCoding::bitmap}) {
-    const std::size_t bytes = values + index_bytes(coding, indices, input.elements);
-    if (bytes < best_bytes) {
-      best = coding;
-      best_bytes = bytes;
-    }
+/// The coding asked for, or the smallest.
+IndexPlan plan_for(const FrameInput& input, std::span<const std::uint32_t> indices) {
+  if (input.coding != IndexCoding::automatic) {
+    return plan_indices(input.coding, indices, input.elements);
   }
+  IndexPlan best = smallest_plan(indices, input.elements);
   // A sign cannot say zero, so a dense frame of signs has to hold every element.
   const bool can_be_dense = input.value_type != ValueType::sign || indices.size() == input.elements;
-  if (can_be_dense && value_bytes(input.value_type, input.elements) <= best_bytes) {
-    best = IndexCoding::dense;
-  }
+  const std::size_t values = value_bytes(input.value_type, indices.size());
+  if (can_be_dense && value_bytes(input.value_type, input.elements) <= values + best.bytes)
+    return {};
   return best;
 }
 
 /// Whether every entry decodes to something: if the smallest survives beside the largest,
 /// everything survives in every block.
 bool all_survive(const FrameInput& input) {
-  float smallest = std::numeric_limits<float>::infinity();
-  float largest = 0.0f;
-  for (const float value : input.values) {
-    smallest = std::min(smallest, std::fabs(value));
-    largest = std::max(largest, std::fabs(value));
-  }
+  const auto [smallest, largest] = magnitudes_of(input.values);
   return !vanishes(input.value_type, smallest, largest);
 }
 
@@ -129,7 +119,7 @@ std::vector<std::uint32_t> surviving(const FrameInput& input) {
 FrameInfo encode_dense(const FrameInput& input, std::span<std::byte> out,
                        std::span<float> decoded) {
   if (input.values.size() == input.elements) {
-    return write_frame(input, IndexCoding::dense, {}, input.values, out, decoded.data());
+    return write_frame(input, IndexPlan{}, {}, input.values, out, decoded.data());
   }
   if (input.value_type == ValueType::sign) {
     fail(ErrorCode::invalid_argument, input,
@@ -140,20 +130,19 @@ FrameInfo encode_dense(const FrameInput& input, std::span<std::byte> out,
   std::vector<float> all(input.elements, 0.0f);
   for (std::size_t i = 0; i < input.indices.size(); ++i) all[input.indices[i]] = input.values[i];
   std::vector<float> all_decoded(input.elements);
-  const FrameInfo info = write_frame(input, IndexCoding::dense, {}, all, out, all_decoded.data());
+  const FrameInfo info = write_frame(input, IndexPlan{}, {}, all, out, all_decoded.data());
+  if (decoded.empty()) return info;
   for (std::size_t i = 0; i < input.indices.size(); ++i) decoded[i] = all_decoded[input.indices[i]];
   return info;
 }
 
 FrameInfo encode_sparse(const FrameInput& input, std::span<std::byte> out,
                         std::span<float> decoded) {
-  const auto coding_for = [&](std::span<const std::uint32_t> indices) {
-    return input.coding == IndexCoding::automatic ? smallest_coding(input, indices) : input.coding;
-  };
-  if (all_survive(input)) {
-    const IndexCoding coding = coding_for(input.indices);
-    if (coding == IndexCoding::dense) return encode_dense(input, out, decoded);
-    return write_frame(input, coding, input.indices, input.values, out, decoded.data());
+  // Without room for what they decode to, values are fp32 and not zero.
+  if (decoded.empty() || all_survive(input)) {
+    const IndexPlan plan = plan_for(input, input.indices);
+    if (plan.coding == IndexCoding::dense) return encode_dense(input, out, decoded);
+    return write_frame(input, plan, input.indices, input.values, out, decoded.data());
   }
 
   const std::vector<std::uint32_t> kept = surviving(input);
@@ -169,11 +158,11 @@ FrameInfo encode_sparse(const FrameInput& input, std::span<std::byte> out,
   FrameInput reduced = input;
   reduced.indices = indices;
   reduced.values = values;
-  const IndexCoding coding = coding_for(indices);
+  const IndexPlan plan = plan_for(reduced, indices);
   const FrameInfo info =
-      coding == IndexCoding::dense
+      plan.coding == IndexCoding::dense
           ? encode_dense(reduced, out, kept_decoded)
-          : write_frame(reduced, coding, indices, values, out, kept_decoded.data());
+          : write_frame(reduced, plan, indices, values, out, kept_decoded.data());
   for (std::size_t i = 0; i < kept.size(); ++i) decoded[kept[i]] = kept_decoded[i];
   return info;
 }
@@ -191,6 +180,24 @@ FrameInfo encode_whole(const FrameInput& input, std::span<std::byte> out,
   return encode_sparse(listed, out, decoded);
 }
 
+void check_order(const FrameInput& input) {
+  const std::span<const std::uint32_t> indices = input.indices;
+  if (indices.empty()) return;
+  // First without leaving the loop, which vectorises; only then for what to say.
+  bool increasing = true;
+  for (std::size_t i = 1; i < indices.size(); ++i) increasing &= indices[i - 1] < indices[i];
+  for (std::size_t i = 1; !increasing && i < indices.size(); ++i) {
+    if (indices[i - 1] < indices[i]) continue;
+    fail(ErrorCode::index_not_increasing, input,
+         fmt::format("index {} is out of order", indices[i]),
+         "sort the indices and drop duplicates");
+  }
+  if (indices.back() >= input.elements) {
+    fail(ErrorCode::index_out_of_range, input,
+         fmt::format("index {} in a tensor of {} elements", indices.back(), input.elements));
+  }
+}
+
 void check_input(const FrameInput& input, std::size_t decoded) {
   if (input.elements > kMaxElements) {
     fail(ErrorCode::limit_exceeded, input,
@@ -205,18 +212,8 @@ void check_input(const FrameInput& input, std::size_t decoded) {
     fail(ErrorCode::shape_mismatch, input,
          fmt::format("{} indices for {} values", input.indices.size(), input.values.size()));
   }
-  std::uint64_t next = 0;
-  for (const std::uint32_t index : input.indices) {
-    if (index < next) {
-      fail(ErrorCode::index_not_increasing, input, fmt::format("index {} is out of order", index),
-           "sort the indices and drop duplicates");
-    }
-    next = std::uint64_t{index} + 1;
-  }
-  if (next > input.elements) {
-    fail(ErrorCode::index_out_of_range, input,
-         fmt::format("index {} in a tensor of {} elements", next - 1, input.elements));
-  }
+  check_order(input);
+  if (all_finite(input.values)) return;
   for (std::size_t i = 0; i < input.values.size(); ++i) {
     if (!std::isfinite(input.values[i])) {
       fail(ErrorCode::nonfinite_value, input,
@@ -249,7 +246,13 @@ std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType
 FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out,
                        std::span<float> decoded) {
   check_input(input, decoded.size());
+  return encode_checked(input, out, decoded);
+}
+
+FrameInfo wire::encode_checked(const FrameInput& input, std::span<std::byte> out,
+                               std::span<float> decoded) {
   if (input.values.empty()) return {};
+  if (decoded.empty()) decoded = {};  // a vector without elements may have memory all the same
   if (input.indices.empty()) return encode_whole(input, out, decoded);
   return input.coding == IndexCoding::dense ? encode_dense(input, out, decoded)
                                             : encode_sparse(input, out, decoded);
@@ -313,22 +316,7 @@ ErrorCode parse_frame(std::span<const std::byte> in, FrameView& frame) noexcept 
 
 ErrorCode validate_frame(const FrameView& frame) noexcept {
   if (const ErrorCode code = frame.value_reader().validate(); code != ErrorCode::ok) return code;
-  if (frame.info.coding == IndexCoding::bitmap) {
-    const std::uint64_t expected = (frame.info.elements + 7) / 8;
-    if (frame.indices.size() < expected) return ErrorCode::truncated;
-    if (frame.indices.size() > expected) return ErrorCode::trailing_bytes;
-  }
-  IndexReader reader = frame.index_reader();
-  if (frame.info.coding != IndexCoding::dense) {
-    std::array<std::uint32_t, kBlock> positions;
-    for (std::uint64_t left = frame.info.entries; left > 0;) {
-      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlock));
-      const ErrorCode code = reader.next_block(count, positions.data());
-      if (code != ErrorCode::ok) return code;
-      left -= count;
-    }
-  }
-  return reader.finish();
+  return frame.index_reader().validate(frame.info.entries);
 }
 
 }  // namespace wire

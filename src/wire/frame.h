@@ -15,6 +15,11 @@ namespace dgc::wire {
 /// Version of the frame layout, in the two top bits of the codes byte.
 inline constexpr unsigned kFrameVersion = 1;
 
+/// encode_frame without a look at the input, for callers that made it themselves. `decoded` may be
+/// empty where the values are fp32 and none is zero: it would be the values.
+FrameInfo encode_checked(const FrameInput& input, std::span<std::byte> out,
+                         std::span<float> decoded);
+
 struct FrameView {
   FrameInfo info;
   std::span<const std::byte> values;

@@ -5,70 +5,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <utility>
 
+#include "wire/bits.h"
 #include "wire/values.h"
 
 namespace dgc::wire {
 namespace {
-
-using Gaps = std::array<std::uint32_t, kBlock>;
-
-/// Gaps of one block; `next` is the smallest possible position and is moved past the block.
-std::span<const std::uint32_t> gaps_of(std::span<const std::uint32_t> block, std::uint32_t& next,
-                                       Gaps& gaps) noexcept {
-  for (std::size_t i = 0; i < block.size(); ++i) {
-    gaps[i] = block[i] - next;
-    next = block[i] + 1;
-  }
-  return {gaps.data(), block.size()};
-}
-
-std::uint64_t rice_cost(std::span<const std::uint32_t> gaps, unsigned b) noexcept {
-  std::uint64_t bits = 0;
-  for (const std::uint32_t gap : gaps) {
-    const std::uint32_t quotient = gap >> b;
-    bits += quotient < kRiceEscape ? quotient + 1 + b : kRiceEscape + 32;
-  }
-  return bits;
-}
-
-struct RiceChoice {
-  unsigned b;
-  std::uint64_t bits;
-};
-
-/// Descends from the parameter of the mean gap to the nearest minimum of the cost. Starting there
-/// is what index_bound relies on; without escapes the cost is convex in b, so the minimum is
-/// global.
-RiceChoice best_rice(std::span<const std::uint32_t> gaps) noexcept {
-  std::uint64_t sum = 0;
-  for (const std::uint32_t gap : gaps) sum += gap;
-  const std::uint64_t mean = gaps.empty() ? 0 : sum / gaps.size();
-  const auto start = static_cast<unsigned>(mean == 0 ? 0 : std::bit_width(mean) - 1);
-  RiceChoice best{start, rice_cost(gaps, start)};
-  for (unsigned b = start; b-- > 0;) {
-    const std::uint64_t bits = rice_cost(gaps, b);
-    if (bits >= best.bits) break;
-    best = {b, bits};
-  }
-  if (best.b != start) return best;
-  for (unsigned b = start + 1; b < 32; ++b) {
-    const std::uint64_t bits = rice_cost(gaps, b);
-    if (bits >= best.bits) break;
-    best = {b, bits};
-  }
-  return best;
-}
-
-template <typename PerBlock>
-void for_each_block(std::span<const std::uint32_t> indices, PerBlock&& per_block) {
-  Gaps storage;
-  std::uint32_t next = 0;
-  for (std::size_t begin = 0; begin < indices.size(); begin += kBlock) {
-    per_block(
-        gaps_of(indices.subspan(begin, std::min(kBlock, indices.size() - begin)), next, storage));
-  }
-}
 
 std::byte* encode_runs(std::span<const std::uint32_t> indices, std::byte* out) noexcept {
   const auto put = [&out](std::uint32_t run) {
@@ -85,26 +28,6 @@ std::byte* encode_runs(std::span<const std::uint32_t> indices, std::byte* out) n
   return out;
 }
 
-std::byte* encode_rice(std::span<const std::uint32_t> indices, std::byte* out) noexcept {
-  BitWriter writer(out);
-  for_each_block(indices, [&writer](std::span<const std::uint32_t> gaps) {
-    const unsigned b = best_rice(gaps).b;
-    const std::uint32_t low = (std::uint32_t{1} << b) - 1;
-    writer.put(b, kRiceParameterBits);
-    for (const std::uint32_t gap : gaps) {
-      const std::uint32_t quotient = gap >> b;
-      if (quotient < kRiceEscape) {
-        writer.put((std::uint64_t{1} << quotient) - 1, quotient + 1);
-        writer.put(gap & low, b);
-      } else {
-        writer.put(0xFFFFFFFFu, kRiceEscape);
-        writer.put(gap, 32);
-      }
-    }
-  });
-  return writer.finish();
-}
-
 std::byte* encode_bitmap(std::span<const std::uint32_t> indices, std::uint64_t elements,
                          std::byte* out) noexcept {
   std::byte* const end = out + (elements + 7) / 8;
@@ -115,8 +38,9 @@ std::byte* encode_bitmap(std::span<const std::uint32_t> indices, std::uint64_t e
 
 }  // namespace
 
-std::size_t index_bytes(IndexCoding coding, std::span<const std::uint32_t> indices,
-                        std::uint64_t elements) noexcept {
+IndexPlan plan_indices(IndexCoding coding, std::span<const std::uint32_t> indices,
+                       std::uint64_t elements) {
+  IndexPlan plan{.coding = coding};
   switch (coding) {
     case IndexCoding::runs: {
       std::size_t words = indices.size();
@@ -125,20 +49,32 @@ std::size_t index_bytes(IndexCoding coding, std::span<const std::uint32_t> indic
         words += (index - next) / kRunEscape;
         next = index + 1;
       }
-      return words * 2;
+      plan.bytes = words * 2;
+      break;
     }
-    case IndexCoding::rice: {
-      std::uint64_t bits = 0;
-      for_each_block(indices, [&bits](std::span<const std::uint32_t> gaps) {
-        bits += kRiceParameterBits + best_rice(gaps).bits;
-      });
-      return (bits + 7) / 8;
-    }
+    case IndexCoding::rice:
+      plan.rice = plan_rice(indices);
+      plan.bytes = plan.rice.bytes();
+      break;
     case IndexCoding::bitmap:
-      return (elements + 7) / 8;
+      plan.bytes = (elements + 7) / 8;
+      break;
     default:
-      return 0;
+      break;
   }
+  return plan;
+}
+
+IndexPlan smallest_plan(std::span<const std::uint32_t> indices, std::uint64_t elements) {
+  IndexPlan best = plan_indices(IndexCoding::rice, indices, elements);
+  // Runs take a word for each entry at least.
+  if (indices.size() * 2 < best.bytes) {
+    IndexPlan runs = plan_indices(IndexCoding::runs, indices, elements);
+    if (runs.bytes < best.bytes) best = std::move(runs);
+  }
+  IndexPlan bitmap = plan_indices(IndexCoding::bitmap, indices, elements);
+  if (bitmap.bytes < best.bytes) best = std::move(bitmap);
+  return best;
 }
 
 std::size_t index_bound(IndexCoding coding, std::uint64_t entries,
@@ -164,13 +100,13 @@ std::size_t index_bound(IndexCoding coding, std::uint64_t entries,
   }
 }
 
-std::byte* encode_indices(IndexCoding coding, std::span<const std::uint32_t> indices,
+std::byte* encode_indices(const IndexPlan& plan, std::span<const std::uint32_t> indices,
                           std::uint64_t elements, std::byte* out) noexcept {
-  switch (coding) {
+  switch (plan.coding) {
     case IndexCoding::runs:
       return encode_runs(indices, out);
     case IndexCoding::rice:
-      return encode_rice(indices, out);
+      return encode_rice(plan.rice, indices, out);
     case IndexCoding::bitmap:
       return encode_bitmap(indices, elements, out);
     default:
@@ -180,14 +116,14 @@ std::byte* encode_indices(IndexCoding coding, std::span<const std::uint32_t> ind
 
 IndexReader::IndexReader(IndexCoding coding, std::span<const std::byte> section,
                          std::uint64_t elements) noexcept
-    : coding_(coding), section_(section), elements_(elements), bits_(section) {}
+    : coding_(coding), section_(section), elements_(elements), rice_(section, elements) {}
 
 ErrorCode IndexReader::next_block(std::size_t count, std::uint32_t* out) noexcept {
   switch (coding_) {
     case IndexCoding::runs:
       return next_runs(count, out);
     case IndexCoding::rice:
-      return next_rice(count, out);
+      return rice_.next_block(count, out);
     case IndexCoding::bitmap:
       return next_bitmap(count, out);
     default:
@@ -210,48 +146,6 @@ ErrorCode IndexReader::next_runs(std::size_t count, std::uint32_t* out) noexcept
   return ErrorCode::ok;
 }
 
-ErrorCode IndexReader::next_rice(std::size_t count, std::uint32_t* out) noexcept {
-  const auto b = static_cast<unsigned>(bits_.take(kRiceParameterBits));
-  const std::uint64_t low = (std::uint64_t{1} << b) - 1;
-  std::uint64_t next = next_;
-  // Codes are taken from a window in a register, which is filled again only when it runs short:
-  // waiting for memory once per code would double the time.
-  std::uint64_t window = bits_.peek();
-  unsigned valid = BitReader::kPeekBits;
-  for (std::size_t i = 0; i < count; ++i) {
-    auto quotient = static_cast<unsigned>(std::countr_one(window));
-    if (quotient + 1 + b > valid) {
-      bits_.skip(BitReader::kPeekBits - valid);
-      window = bits_.peek();
-      valid = BitReader::kPeekBits;
-      quotient = static_cast<unsigned>(std::countr_one(window));
-    }
-    const unsigned width = quotient + 1 + b;
-    std::uint64_t gap = 0;
-    if (quotient < kRiceEscape && width <= valid) {
-      gap = (std::uint64_t{quotient} << b) | ((window >> (quotient + 1)) & low);
-      window >>= width;
-      valid -= width;
-    } else {
-      // An escape, or a code longer than the window (large b): rare, so read it in two parts.
-      bits_.skip(BitReader::kPeekBits - valid);
-      const bool escape = quotient >= kRiceEscape;
-      bits_.skip(escape ? kRiceEscape : quotient + 1);
-      gap = escape ? bits_.take(32) : (std::uint64_t{quotient} << b) | bits_.take(b);
-      window = bits_.peek();
-      valid = BitReader::kPeekBits;
-    }
-    next += gap;
-    out[i] = static_cast<std::uint32_t>(next++);
-  }
-  bits_.skip(BitReader::kPeekBits - valid);
-  // Positions only grow, and by at most 2^44 in a block: one check at its end covers all of them.
-  if (bits_.overrun()) return ErrorCode::truncated;
-  if (next > elements_) return ErrorCode::index_out_of_range;
-  next_ = next;
-  return ErrorCode::ok;
-}
-
 ErrorCode IndexReader::next_bitmap(std::size_t count, std::uint32_t* out) noexcept {
   for (std::size_t i = 0; i < count;) {
     if (word_ == 0) {
@@ -270,21 +164,40 @@ ErrorCode IndexReader::next_bitmap(std::size_t count, std::uint32_t* out) noexce
   return ErrorCode::ok;
 }
 
-ErrorCode IndexReader::finish() noexcept {
-  switch (coding_) {
-    case IndexCoding::runs:
-      return consumed_ == section_.size() ? ErrorCode::ok : ErrorCode::trailing_bytes;
-    case IndexCoding::rice:
-      if (!bits_.at_end()) return ErrorCode::trailing_bytes;
-      return bits_.padding_is_zero() ? ErrorCode::ok : ErrorCode::reserved_bits;
-    case IndexCoding::bitmap: {
-      std::uint32_t extra = 0;
-      if (next_bitmap(1, &extra) == ErrorCode::ok) return ErrorCode::bad_count;
-      return word_ == 0 ? ErrorCode::ok : ErrorCode::reserved_bits;
-    }
-    default:
-      return section_.empty() ? ErrorCode::ok : ErrorCode::trailing_bytes;
+ErrorCode IndexReader::validate_bitmap(std::uint64_t entries) const noexcept {
+  const std::uint64_t expected = (elements_ + 7) / 8;
+  if (section_.size() < expected) return ErrorCode::truncated;
+  if (section_.size() > expected) return ErrorCode::trailing_bytes;
+  std::uint64_t set = 0;
+  std::size_t at = 0;
+  for (; at + 8 <= section_.size(); at += 8) {
+    set += static_cast<unsigned>(std::popcount(load<std::uint64_t>(section_.data() + at)));
   }
+  std::uint64_t last = 0;
+  if (at < section_.size()) std::memcpy(&last, section_.data() + at, section_.size() - at);
+  set += static_cast<unsigned>(std::popcount(last));
+  const auto used = static_cast<unsigned>(elements_ % 8);
+  const unsigned padding =
+      used == 0 ? 0 : std::to_integer<unsigned>(section_[section_.size() - 1]) >> used;
+  if (set - static_cast<unsigned>(std::popcount(padding)) != entries) return ErrorCode::bad_count;
+  return padding == 0 ? ErrorCode::ok : ErrorCode::reserved_bits;
+}
+
+ErrorCode IndexReader::validate(std::uint64_t entries) noexcept {
+  if (coding_ == IndexCoding::bitmap) return validate_bitmap(entries);
+  if (coding_ == IndexCoding::dense) {
+    return section_.empty() ? ErrorCode::ok : ErrorCode::trailing_bytes;
+  }
+  std::array<std::uint32_t, kBlock> positions;
+  for (std::uint64_t left = entries; left > 0;) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(left, kBlock));
+    const ErrorCode code =
+        coding_ == IndexCoding::rice ? rice_.skip_block(count) : next_runs(count, positions.data());
+    if (code != ErrorCode::ok) return code;
+    left -= count;
+  }
+  if (coding_ == IndexCoding::rice) return rice_.finish();
+  return consumed_ == section_.size() ? ErrorCode::ok : ErrorCode::trailing_bytes;
 }
 
 }  // namespace dgc::wire

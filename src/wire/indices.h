@@ -12,24 +12,31 @@
 
 #include "dgc/error.h"
 #include "dgc/wire.h"
-#include "wire/bits.h"
+#include "wire/rice.h"
 
 namespace dgc::wire {
 
-inline constexpr unsigned kRiceEscape = 32;
-inline constexpr unsigned kRiceParameterBits = 5;
 /// A run word of this value stands for so many zeros and no entry.
 inline constexpr std::uint32_t kRunEscape = 0xFFFF;
 
-/// Exact size of the index section; `indices` strictly increasing and below `elements`.
-std::size_t index_bytes(IndexCoding coding, std::span<const std::uint32_t> indices,
-                        std::uint64_t elements) noexcept;
+/// How positions will be written, and in how many bytes.
+struct IndexPlan {
+  IndexCoding coding = IndexCoding::dense;
+  std::size_t bytes = 0;
+  RicePlan rice;
+};
 
-/// Upper bound of index_bytes over all inputs with at most this many entries.
+/// `indices` strictly increasing and below `elements`.
+IndexPlan plan_indices(IndexCoding coding, std::span<const std::uint32_t> indices,
+                       std::uint64_t elements);
+/// The smallest of rice, runs and bitmap; the first of them where they are equal.
+IndexPlan smallest_plan(std::span<const std::uint32_t> indices, std::uint64_t elements);
+
+/// Upper bound of an index section's size over all inputs with at most this many entries.
 std::size_t index_bound(IndexCoding coding, std::uint64_t entries, std::uint64_t elements) noexcept;
 
 /// Writes the index section. Returns its end.
-std::byte* encode_indices(IndexCoding coding, std::span<const std::uint32_t> indices,
+std::byte* encode_indices(const IndexPlan& plan, std::span<const std::uint32_t> indices,
                           std::uint64_t elements, std::byte* out) noexcept;
 
 /// Reads an index section block by block, without storing more than one block.
@@ -40,13 +47,13 @@ class IndexReader {
 
   /// The next `count` (at most kBlock) positions. `out` holds garbage unless the result is ok.
   ErrorCode next_block(std::size_t count, std::uint32_t* out) noexcept;
-  /// Nothing but zero padding may follow the last entry.
-  ErrorCode finish() noexcept;
+  /// Checks a whole section of `entries` positions; for a reader that has read nothing yet.
+  ErrorCode validate(std::uint64_t entries) noexcept;
 
  private:
   ErrorCode next_runs(std::size_t count, std::uint32_t* out) noexcept;
-  ErrorCode next_rice(std::size_t count, std::uint32_t* out) noexcept;
   ErrorCode next_bitmap(std::size_t count, std::uint32_t* out) noexcept;
+  ErrorCode validate_bitmap(std::uint64_t entries) const noexcept;
 
   IndexCoding coding_;
   std::span<const std::byte> section_;
@@ -54,7 +61,7 @@ class IndexReader {
   std::uint64_t next_ = 0;    // smallest position that the next entry can have
   std::size_t consumed_ = 0;  // bytes of section_, for runs and bitmap
   std::uint64_t word_ = 0;    // unread bits of the bitmap word that ends at consumed_
-  BitReader bits_;
+  RiceReader rice_;
 };
 
 }  // namespace dgc::wire

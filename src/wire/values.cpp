@@ -3,6 +3,7 @@
 #include "wire/values.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cfloat>
 #include <cmath>
@@ -15,7 +16,7 @@ namespace {
 constexpr int kMinExponent = -128;
 // 65504 · 2^112 is still finite in float; 2^113 would not be.
 constexpr int kMaxExponent = 112;
-constexpr float kMaxHalf = 65504.0f;
+constexpr auto kMaxHalfBits = std::bit_cast<std::int32_t>(65504.0f);
 // 127 · (FLT_MAX / 128) is finite.
 constexpr float kMaxInt8Scale = FLT_MAX / 128.0f;
 
@@ -26,11 +27,13 @@ float power_of_two(int e) noexcept {
                                      : std::uint32_t{1} << (e + 149));
 }
 
-/// Round to nearest even; |x| at most kMaxHalf. No branch, so that loops over it vectorise.
+/// Round to nearest even; magnitudes beyond the largest half become that. No branch, and integers
+/// where floats would need one, so that loops over it vectorise.
 std::uint16_t to_half(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const auto magnitude = static_cast<std::uint32_t>(
+      std::min(static_cast<std::int32_t>(bits & 0x7FFFFFFFu), kMaxHalfBits));
   // Below 2^-14 the half is subnormal, with steps of 2^-24: the step of floats in [0.5, 1).
   const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(aligned) - 0x3F000000u;
@@ -45,8 +48,6 @@ float from_half(std::uint16_t half) noexcept {
   const std::uint32_t magnitude = static_cast<std::uint32_t>(half & 0x7FFFu) << 13;
   return std::bit_cast<float>(sign | magnitude) * 0x1p112f;
 }
-
-bool half_is_finite(std::uint16_t half) noexcept { return (half & 0x7C00u) != 0x7C00u; }
 
 std::uint16_t to_bf16(float x) noexcept {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
@@ -72,9 +73,7 @@ int half_exponent(float block_max) noexcept {
 struct HalfScale {
   explicit HalfScale(int e) noexcept
       : first(power_of_two(-e / 2)), second(power_of_two(-e - -e / 2)), back(power_of_two(e)) {}
-  std::uint16_t encode(float x) const noexcept {
-    return to_half(std::clamp(x * first * second, -kMaxHalf, kMaxHalf));
-  }
+  std::uint16_t encode(float x) const noexcept { return to_half(x * first * second); }
   float decode(std::uint16_t half) const noexcept { return from_half(half) * back; }
 
   float first;
@@ -90,19 +89,31 @@ float int8_scale(float block_max) noexcept {
 
 int to_int8(float x, float scale) noexcept {
   if (scale == 0.0f) return 0;
-  return static_cast<int>(std::clamp(std::nearbyint(x / scale), -127.0f, 127.0f));
+  // Adding 1.5 · 2^23 leaves no room for a fraction: round to nearest even, without a call.
+  constexpr float kNoFraction = 0x1.8p23f;
+  const float near = std::clamp(x / scale, -127.0f, 127.0f);
+  return static_cast<int>((near + kNoFraction) - kNoFraction);
 }
 
 float max_magnitude(std::span<const float> values) noexcept {
-  float largest = 0.0f;
-  for (const float v : values) largest = std::max(largest, std::fabs(v));
-  return largest;
+  return magnitudes_of(values).largest;
 }
 
 float mean_magnitude(std::span<const float> values) noexcept {
   double sum = 0.0;
   for (const float v : values) sum += std::fabs(static_cast<double>(v));
   return values.empty() ? 0.0f : static_cast<float>(sum / static_cast<double>(values.size()));
+}
+
+/// Whether any value has all bits of `kExponent` set, the lowest of which is kOne: NaN or infinity.
+/// Adding one to such an exponent carries into the sign's place; no comparison, no branch.
+template <typename T, T kExponent, T kOne>
+bool has_full_exponent(const std::byte* data, std::size_t count) noexcept {
+  T carry = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    carry |= static_cast<T>((load<T>(data + i * sizeof(T)) & kExponent) + kOne);
+  }
+  return carry >> (8 * sizeof(T) - 1) != 0;
 }
 
 std::size_t scale_bytes(ValueType type) noexcept {
@@ -123,6 +134,27 @@ bool valid_scale(float scale, float largest) noexcept {
 }
 
 }  // namespace
+
+Magnitudes magnitudes_of(std::span<const float> values) noexcept {
+  // As integers, which order like the floats, and whose largest compilers find in vectors.
+  std::int32_t smallest = 0x7F800000;
+  std::int32_t largest = 0;
+  for (const float value : values) {
+    const auto bits = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFu);
+    smallest = std::min(smallest, bits);
+    largest = std::max(largest, bits);
+  }
+  return {std::bit_cast<float>(smallest), std::bit_cast<float>(largest)};
+}
+
+bool all_finite(std::span<const float> values) noexcept {
+  // One more than the largest exponent carries into the sign's place.
+  std::uint32_t carry = 0;
+  for (const float value : values) {
+    carry |= (std::bit_cast<std::uint32_t>(value) & 0x7F800000u) + 0x00800000u;
+  }
+  return carry >> 31 == 0;
+}
 
 std::size_t value_bytes(ValueType type, std::size_t entries) noexcept {
   const std::size_t scales = blocks_of(entries) * scale_bytes(type);
@@ -165,18 +197,18 @@ void encode_values(ValueType type, std::span<const float> values, std::byte* out
     const auto part = values.subspan(begin, std::min(kBlock, values.size() - begin));
     switch (type) {
       case ValueType::fp32:
-        std::copy(part.begin(), part.end(), decoded + begin);
+        if (decoded != nullptr) std::copy(part.begin(), part.end(), decoded + begin);
         std::memcpy(data + begin * 4, part.data(), part.size_bytes());
         break;
       case ValueType::fp16: {
         const int exponent = half_exponent(max_magnitude(part));
         store(scales + block, static_cast<std::int8_t>(exponent));
         const HalfScale scale(exponent);
-        for (std::size_t i = 0; i < part.size(); ++i) {
-          const std::uint16_t half = scale.encode(part[i]);
-          store(data + (begin + i) * 2, half);
-          decoded[begin + i] = scale.decode(half);
-        }
+        // By way of an array that nothing else can point to: so these loops vectorise.
+        std::array<std::uint16_t, kBlock> halves;
+        for (std::size_t i = 0; i < part.size(); ++i) halves[i] = scale.encode(part[i]);
+        for (std::size_t i = 0; i < part.size(); ++i) decoded[begin + i] = scale.decode(halves[i]);
+        std::memcpy(data + begin * 2, halves.data(), part.size() * 2);
         break;
       }
       case ValueType::bf16:
@@ -224,20 +256,15 @@ ErrorCode ValueReader::validate() const noexcept {
   bool bad_value = false;
   switch (type_) {
     case ValueType::fp32:
-      for (std::size_t i = 0; i < entries_; ++i) {
-        bad_value |= (load<std::uint32_t>(data_ + i * 4) & 0x7F800000u) == 0x7F800000u;
-      }
+      bad_value = has_full_exponent<std::uint32_t, 0x7F800000u, 0x00800000u>(data_, entries_);
       break;
     case ValueType::fp16:
       for (std::size_t b = 0; b < blocks; ++b)
         bad_scale |= load<std::int8_t>(scales_ + b) > kMaxExponent;
-      for (std::size_t i = 0; i < entries_; ++i)
-        bad_value |= !half_is_finite(load<std::uint16_t>(data_ + i * 2));
+      bad_value = has_full_exponent<std::uint16_t, 0x7C00u, 0x0400u>(data_, entries_);
       break;
     case ValueType::bf16:
-      for (std::size_t i = 0; i < entries_; ++i) {
-        bad_value |= (load<std::uint16_t>(data_ + i * 2) & 0x7F80u) == 0x7F80u;
-      }
+      bad_value = has_full_exponent<std::uint16_t, 0x7F80u, 0x0080u>(data_, entries_);
       break;
     case ValueType::int8:
       for (std::size_t b = 0; b < blocks; ++b)
@@ -284,10 +311,10 @@ std::size_t ValueReader::decode_block(std::size_t block, float* out) const noexc
     }
     case ValueType::sign: {
       const float scale = load<float>(scales_ + block * 4);
+      const auto magnitude = std::bit_cast<std::uint32_t>(scale);
       for (std::size_t i = 0; i < count; ++i) {
-        const std::size_t bit = begin + i;
-        const bool negative = (std::to_integer<unsigned>(data_[bit >> 3]) >> (bit & 7) & 1u) != 0;
-        out[i] = negative ? -scale : scale;
+        const unsigned signs = std::to_integer<unsigned>(data_[(begin + i) >> 3]);
+        out[i] = std::bit_cast<float>(magnitude ^ (signs >> (i & 7) & 1u) << 31);
       }
       break;
     }

@@ -25,10 +25,20 @@ inline constexpr std::size_t blocks_of(std::size_t entries) noexcept {
 /// Bytes of the value section.
 std::size_t value_bytes(ValueType type, std::size_t entries) noexcept;
 
+/// Least and largest magnitude of finite values; infinity and zero where there are none.
+struct Magnitudes {
+  float smallest;
+  float largest;
+};
+Magnitudes magnitudes_of(std::span<const float> values) noexcept;
+
+bool all_finite(std::span<const float> values) noexcept;
+
 /// Whether `value` would decode to zero in a block whose largest magnitude is `block_max`.
 bool vanishes(ValueType type, float value, float block_max) noexcept;
 
-/// Writes the value section to `out` (value_bytes long) and what it decodes to into `decoded`.
+/// Writes the value section to `out` (value_bytes long) and what it decodes to into `decoded`,
+/// which may be null for fp32.
 void encode_values(ValueType type, std::span<const float> values, std::byte* out,
                    float* decoded) noexcept;
 

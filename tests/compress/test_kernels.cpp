@@ -35,12 +35,39 @@ Arrays random_arrays(std::size_t count, std::uint32_t seed) {
   return arrays;
 }
 
-void expect_same(const Kernels& ours, Rule rule, const Arrays& input, float threshold) {
+/// What a kernel writes entries to.
+struct Output {
+  explicit Output(std::size_t count)
+      : indices(count + kSlack), values(count + kSlack), velocities(count + kSlack) {}
+  EntryArrays arrays(bool with_velocities) {
+    return {indices.data(), values.data(), with_velocities ? velocities.data() : nullptr};
+  }
+
+  std::vector<std::uint32_t> indices;
+  std::vector<float> values;
+  std::vector<float> velocities;
+};
+
+void expect_same(const Output& expected, const Output& actual, std::size_t count,
+                 bool with_velocities) {
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(expected.indices[i], actual.indices[i]);
+    ASSERT_EQ(magnitude_bits(expected.values[i]), magnitude_bits(actual.values[i]));
+    if (with_velocities) {
+      ASSERT_EQ(expected.velocities[i], actual.velocities[i]);
+    }
+  }
+}
+
+/// Entries that reach twice the threshold are sure.
+void expect_same(const Kernels& ours, Rule rule, const Arrays& input, float threshold,
+                 bool masking) {
   const std::size_t count = input.g.size();
   Arrays expected = input;
   Arrays actual = input;
-  std::vector<Candidate> expected_out(count + 1);
-  std::vector<Candidate> actual_out(count + 1);
+  Output expected_out(count);
+  Output actual_out(count);
+  const bool with_u = masking && rule != Rule::plain;
   const auto block = [&](Arrays& a) {
     return Accumulate{a.g.data(),
                       a.u.data(),
@@ -49,26 +76,56 @@ void expect_same(const Kernels& ours, Rule rule, const Arrays& input, float thre
                       0.25f,
                       0.9f,
                       std::max<std::uint32_t>(1, magnitude_bits(threshold)),
+                      std::max<std::uint32_t>(1, magnitude_bits(2.0f * threshold)),
                       1000};
   };
   const int r = static_cast<int>(rule);
-  const Accumulated want = scalar_kernels().accumulate[r](block(expected), expected_out.data());
-  const Accumulated got = ours.accumulate[r](block(actual), actual_out.data());
+  const Accumulated want =
+      scalar_kernels().accumulate[r](block(expected), expected_out.arrays(with_u));
+  const Accumulated got = ours.accumulate[r](block(actual), actual_out.arrays(with_u));
   EXPECT_EQ(want.candidates, got.candidates);
   EXPECT_EQ(want.first_nonfinite, got.first_nonfinite);
   EXPECT_TRUE(same_bits(expected.u, actual.u));
   EXPECT_TRUE(same_bits(expected.v, actual.v));
-  for (std::size_t i = 0; i < want.candidates; ++i) {
-    EXPECT_EQ(expected_out[i].index, actual_out[i].index);
-    EXPECT_EQ(magnitude_bits(expected_out[i].value), magnitude_bits(actual_out[i].value));
+  expect_same(expected_out, actual_out, want.candidates, with_u);
+
+  // What was taken out, put back, is what is left of a pass that takes nothing out.
+  Arrays whole = input;
+  Output all(count);
+  Accumulate nothing = block(whole);
+  nothing.sure = kNoCandidates;
+  scalar_kernels().accumulate[r](nothing, all.arrays(with_u));
+  for (std::size_t i = 0; i < got.candidates; ++i) {
+    const std::size_t at = actual_out.indices[i] - 1000;
+    if (magnitude_bits(actual_out.values[i]) < block(actual).sure) continue;
+    EXPECT_EQ(actual.v[at], 0.0f);
+    actual.v[at] = actual_out.values[i];
+    if (!with_u) continue;
+    EXPECT_EQ(actual.u[at], 0.0f);
+    actual.u[at] = actual_out.velocities[i];
   }
+  EXPECT_TRUE(same_bits(whole.u, actual.u));
+  EXPECT_TRUE(same_bits(whole.v, actual.v));
+
+  const std::uint32_t bits = magnitude_bits(threshold) + 1;
   const std::size_t want_found = scalar_kernels().collect(
-      expected.v.data(), count, magnitude_bits(threshold) + 1, 5, expected_out.data());
+      expected.u.data(), expected.v.data(), count, bits, 5, expected_out.arrays(with_u));
   const std::size_t got_found =
-      ours.collect(expected.v.data(), count, magnitude_bits(threshold) + 1, 5, actual_out.data());
-  EXPECT_EQ(want_found, got_found);
-  for (std::size_t i = 0; i < want_found; ++i)
-    EXPECT_EQ(expected_out[i].index, actual_out[i].index);
+      ours.collect(expected.u.data(), expected.v.data(), count, bits, 5, actual_out.arrays(with_u));
+  ASSERT_EQ(want_found, got_found);
+  expect_same(expected_out, actual_out, want_found, with_u);
+
+  Output want_picked(count);
+  Output got_picked(count);
+  const std::uint32_t beyond = magnitude_bits(1.5f * threshold) + 1;
+  for (const std::uint32_t end : {beyond, kNoCandidates}) {
+    const std::size_t want_count = scalar_kernels().pick(all.arrays(with_u), want.candidates, bits,
+                                                         end, want_picked.arrays(with_u));
+    const std::size_t got_count =
+        ours.pick(all.arrays(with_u), want.candidates, bits, end, got_picked.arrays(with_u));
+    ASSERT_EQ(want_count, got_count);
+    expect_same(want_picked, got_picked, want_count, with_u);
+  }
 
   double want_lanes[kNormLanes] = {};
   double got_lanes[kNormLanes] = {};
@@ -89,8 +146,10 @@ TEST(Kernels, VectorEqualsScalarForAllSizes) {
       SCOPED_TRACE(count);
       const Arrays arrays = random_arrays(count, static_cast<std::uint32_t>(count));
       for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
-        for (const float threshold : {0.0f, 0.5f, 2.5f, 100.0f})
-          expect_same(*table.kernels, rule, arrays, threshold);
+        for (const float threshold : {0.0f, 0.5f, 2.5f, 100.0f}) {
+          expect_same(*table.kernels, rule, arrays, threshold, true);
+          expect_same(*table.kernels, rule, arrays, threshold, false);
+        }
       }
     }
   }
@@ -104,11 +163,12 @@ TEST(Kernels, NonFiniteGradientsCountAsZeroAndTheFirstIsReported) {
       Arrays arrays = random_arrays(300, 3);
       arrays.g[at] = std::numeric_limits<float>::quiet_NaN();
       arrays.g[299] = -std::numeric_limits<float>::infinity();
-      expect_same(*table.kernels, Rule::heavy_ball, arrays, 1.0f);
-      std::vector<Candidate> out(300);
-      const Accumulated got = table.kernels->accumulate[1](
-          {arrays.g.data(), arrays.u.data(), arrays.v.data(), 300, 1.0f, 0.9f, kNoCandidates, 0},
-          out.data());
+      expect_same(*table.kernels, Rule::heavy_ball, arrays, 1.0f, true);
+      Output out(300);
+      const Accumulated got =
+          table.kernels->accumulate[1]({arrays.g.data(), arrays.u.data(), arrays.v.data(), 300,
+                                        1.0f, 0.9f, kNoCandidates, kNoCandidates, 0},
+                                       out.arrays(true));
       EXPECT_EQ(got.first_nonfinite, at);
       EXPECT_EQ(got.candidates, 0u);
       for (const float x : arrays.v) EXPECT_TRUE(std::isfinite(x));
@@ -121,9 +181,10 @@ TEST(Kernels, DecayedVelocityBecomesZero) {
   float g = 0.0f;
   float u = 1e-38f;
   float v = 0.0f;
-  Candidate out;
+  Output out(1);
   for (int step = 0; step < 3; ++step) {
-    scalar_kernels().accumulate[1]({&g, &u, &v, 1, 1.0f, 0.9f, kNoCandidates, 0}, &out);
+    scalar_kernels().accumulate[1]({&g, &u, &v, 1, 1.0f, 0.9f, kNoCandidates, kNoCandidates, 0},
+                                   out.arrays(true));
   }
   EXPECT_EQ(u, 0.0f);
   EXPECT_GT(v, 0.0f);  // what it still carried has arrived in the residual
@@ -146,14 +207,14 @@ TEST(UpdateRule, IsThatOfEveryKernelForDenormals) {
         if (i % 2 == 0) expected.v[i] *= kTiny;
       }
       Arrays actual = expected;
-      std::vector<Candidate> out(kCount);
+      Output out(kCount);
       std::size_t dropped = 0;
       for (int step = 0; step < 20; ++step) {
         accumulate(rule, expected.g, expected.u, expected.v, 0.5f, 0.9f);
         table.kernels->accumulate[static_cast<int>(rule)](
             {actual.g.data(), actual.u.data(), actual.v.data(), kCount, 0.5f, 0.9f, kNoCandidates,
-             0},
-            out.data());
+             kNoCandidates, 0},
+            out.arrays(rule != Rule::plain));
         ASSERT_TRUE(same_bits(expected.u, actual.u)) << table.kernels->name;
         ASSERT_TRUE(same_bits(expected.v, actual.v)) << table.kernels->name;
         for (const float u : expected.u) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
+#include <utility>
 
 namespace dgc::compress {
 namespace {
@@ -18,7 +20,12 @@ TEST(KthLargest, EqualsSorting) {
       std::sort(sorted.rbegin(), sorted.rend());
       for (const std::size_t k : {std::size_t{1}, size / 2 + 1, size}) {
         std::vector<std::uint32_t> copy = values;
-        EXPECT_EQ(kth_largest(copy, k), sorted[k - 1]) << size << " " << spread << " " << k;
+        const KthLargest kth = kth_largest(copy, k);
+        SCOPED_TRACE(std::to_string(size) + " " + std::to_string(spread) + " " + std::to_string(k));
+        EXPECT_EQ(kth.magnitude, sorted[k - 1]);
+        const auto first_k = sorted.begin() + static_cast<std::ptrdiff_t>(k);
+        EXPECT_EQ(kth.ties, std::count(sorted.begin(), first_k, sorted[k - 1]));
+        EXPECT_EQ(kth.equal, std::count(sorted.begin(), sorted.end(), sorted[k - 1]));
       }
     }
   }
@@ -53,21 +60,44 @@ TEST(ExactThreshold, ReachedByKAndNotManyMore) {
   }
 }
 
+CandidateList list_of(std::initializer_list<std::pair<std::uint32_t, float>> entries) {
+  CandidateList list;
+  for (const auto& [index, value] : entries) {
+    const EntryArrays out = list.room_for(1);
+    *out.indices = index;
+    *out.values = value;
+    *out.velocities = -value;
+    list.added(1);
+  }
+  return list;
+}
+
 TEST(Trim, TakesTheLargestAndBreaksTiesByIndex) {
-  const std::vector<std::vector<Candidate>> lists = {
-      {{0, 1.0f}, {3, -2.0f}, {4, 1.0f}}, {}, {{9, 1.0f}, {12, 3.0f}, {13, -1.0f}}};
-  std::vector<std::uint32_t> scratch;
-  std::vector<std::uint32_t> indices;
-  std::vector<float> values;
-  const Trimmed trimmed = trim(lists, 4, scratch, indices, values);
-  EXPECT_EQ(indices, (std::vector<std::uint32_t>{0, 3, 4, 12}));
-  EXPECT_EQ(values, (std::vector<float>{1.0f, -2.0f, 1.0f, 3.0f}));
-  EXPECT_EQ(trimmed.found, 6u);
-  EXPECT_EQ(trimmed.smallest, magnitude_bits(1.0f));
-  trim(lists, 100, scratch, indices, values);
-  EXPECT_EQ(indices.size(), 6u);
-  trim({}, 3, scratch, indices, values);
-  EXPECT_TRUE(indices.empty());
+  std::vector<CandidateList> lists(3);
+  lists[0] = list_of({{0, 1.0f}, {3, -2.0f}, {4, 1.0f}});
+  lists[2] = list_of({{9, 1.0f}, {12, 3.0f}, {13, -1.0f}});
+  const Kernels& kernels = active_kernels();
+  TrimScratch scratch;
+  SelectedEntries out;
+  for (const float sure : {2.5f, 2.0f, 1.5f, 100.0f}) {
+    const Trimmed trimmed = trim(kernels, lists, 4, magnitude_bits(sure), true, scratch, out);
+    EXPECT_EQ(out.indices, (std::vector<std::uint32_t>{0, 3, 4, 12})) << sure;
+    EXPECT_EQ(out.values, (std::vector<float>{1.0f, -2.0f, 1.0f, 3.0f})) << sure;
+    EXPECT_EQ(out.velocities, (std::vector<float>{-1.0f, 2.0f, -1.0f, -3.0f})) << sure;
+    EXPECT_EQ(trimmed.found, 6u);
+    EXPECT_EQ(trimmed.smallest, magnitude_bits(1.0f));
+    EXPECT_FALSE(trimmed.too_sure);
+  }
+  EXPECT_TRUE(trim(kernels, lists, 4, magnitude_bits(1.0f), true, scratch, out).too_sure);
+  EXPECT_TRUE(trim(kernels, lists, 2, magnitude_bits(2.0f), true, scratch, out).too_sure);
+  EXPECT_EQ(trim(kernels, lists, 2, kNoCandidates, false, scratch, out).smallest,
+            magnitude_bits(2.0f));
+  EXPECT_EQ(out.indices, (std::vector<std::uint32_t>{3, 12}));
+  EXPECT_TRUE(out.velocities.empty());
+  trim(kernels, lists, 100, kNoCandidates, true, scratch, out);
+  EXPECT_EQ(out.indices.size(), 6u);
+  trim(kernels, {}, 3, kNoCandidates, true, scratch, out);
+  EXPECT_TRUE(out.indices.empty());
 }
 
 // A carried threshold has to settle: few candidates more than k, no second passes.
@@ -91,7 +121,8 @@ TEST(CarriedThreshold, SettlesOnAGaussian) {
       carried.fell_short();
       ++short_falls;
     }
-    const std::uint32_t smallest = found == 0 ? 1 : kth_largest(magnitudes, std::min(k, found));
+    const std::uint32_t smallest =
+        found == 0 ? 1 : kth_largest(magnitudes, std::min(k, found)).magnitude;
     carried.update(found, k, smallest, threshold);
     threshold = carried.guess(k);
     if (step >= 50) total += found;

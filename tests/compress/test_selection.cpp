@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <numeric>
 
@@ -122,6 +123,62 @@ INSTANTIATE_TEST_SUITE_P(Sequences, SelectionTest,
                            return std::string(std::get<1>(param.param).name) + "_" +
                                   std::to_string(std::get<0>(param.param));
                          });
+
+/// Compresses the same gradients with both, and then does the same with both.
+void step_both(Worker& guessing, Worker& exact, const Tensors& gradients, int step) {
+  ErrorCode codes[2] = {ErrorCode::ok, ErrorCode::ok};
+  std::vector<std::byte> messages[2];
+  Worker* const both[] = {&guessing, &exact};
+  for (int i = 0; i < 2; ++i) {
+    try {
+      messages[i] = both[i]->compress(gradients);
+    } catch (const Error& error) {
+      codes[i] = error.code();
+    }
+    // Some steps fail after they were compressed.
+    if (codes[i] != ErrorCode::ok || step % 7 == 5) {
+      both[i]->compressor.restore();
+    } else {
+      both[i]->compressor.commit();
+    }
+  }
+  ASSERT_EQ(codes[0], codes[1]);
+  ASSERT_EQ(messages[0], messages[1]);
+  for (std::size_t t = 0; t < gradients.size(); ++t) {
+    ASSERT_TRUE(test::same_bits(guessing.state.residual(t), exact.state.residual(t)));
+    ASSERT_TRUE(test::same_bits(guessing.state.velocity(t), exact.state.velocity(t)));
+  }
+}
+
+// A guess takes entries out of u and v before the selection is known. Wrong ones, bad gradients and
+// steps that are undone must leave no trace: `exact` never guesses.
+TEST(Selection, GuessesLeaveNoTrace) {
+  const std::vector<TensorSpec> specs = {test::sparse("a", 5000), test::sparse("b", 140'000)};
+  for (const bool masking : {true, false}) {
+    for (const ValueType type : {ValueType::fp32, ValueType::fp16, ValueType::int8}) {
+      for (const double ratio : {0.25, 0.01}) {
+        SCOPED_TRACE(std::string(name_of(type)) + (masking ? " masked " : " ") +
+                     std::to_string(ratio));
+        CompressOptions options;
+        options.schedule = Schedule(ratio);
+        options.values = type;
+        options.masking = masking;
+        options.selection = Selection::reuse;
+        Worker guessing(specs, options);
+        options.selection = Selection::exact;
+        Worker exact(specs, options);
+        std::mt19937 random(4);
+        for (int step = 0; step < 40; ++step) {
+          const float scale = step % 10 == 8 ? 100.0f : step % 10 == 9 ? 0.01f : 1.0f;
+          Tensors g = test::gaussian(specs, random, scale);
+          if (step % 11 == 6) g[1][77] = std::numeric_limits<float>::quiet_NaN();
+          SCOPED_TRACE(step);
+          ASSERT_NO_FATAL_FAILURE(step_both(guessing, exact, g, step));
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace dgc

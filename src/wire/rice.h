@@ -1,0 +1,67 @@
+// Rice-coded gaps, block by block: planned, written and read at one to two nanoseconds an entry.
+//
+// A code is `quotient` one-bits, a zero and the low b bits, lowest first; as a number that is
+// ((2·low + 1) << quotient) − 1, one shift. The writer joins two or four codes before it appends
+// them. The reader keeps the complement of the next 64 bits in a register, so that the end of a
+// unary part is the lowest set bit: it reads several codes from one load, and checks once per group
+// that they were all in it. Codes that do not fit such a group, escapes, and the ends of a section
+// go the slow and careful way. docs/format.md, "Rice", has the bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dgc/error.h"
+
+namespace dgc::wire {
+
+inline constexpr unsigned kRiceEscape = 32;
+inline constexpr unsigned kRiceParameterBits = 5;
+
+/// What one pass over the positions finds out: enough to know the size, and to write.
+struct RicePlan {
+  std::vector<std::uint8_t> parameters;  // b of each block
+  std::uint64_t bits = 0;
+
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>((bits + 7) / 8); }
+};
+RicePlan plan_rice(std::span<const std::uint32_t> indices);
+
+/// Writes plan.bytes() bytes. Returns their end.
+std::byte* encode_rice(const RicePlan& plan, std::span<const std::uint32_t> indices,
+                       std::byte* out) noexcept;
+
+/// Reads a section block by block.
+class RiceReader {
+ public:
+  RiceReader() = default;
+  RiceReader(std::span<const std::byte> section, std::uint64_t elements) noexcept
+      : data_(section.data()), bytes_(section.size()), elements_(elements) {}
+
+  /// The next `count` (at most kBlock) positions; `out` holds garbage unless the result is ok.
+  ErrorCode next_block(std::size_t count, std::uint32_t* out) noexcept;
+  /// The same without the positions.
+  ErrorCode skip_block(std::size_t count) noexcept;
+  /// Nothing but zero padding may follow the last entry.
+  ErrorCode finish() const noexcept;
+
+ private:
+  template <bool kStore>
+  ErrorCode read_block(std::size_t count, std::uint32_t* out) noexcept;
+  template <bool kStore, std::size_t kGroup>
+  void read_codes(std::size_t count, unsigned b, std::uint32_t* out) noexcept;
+  std::uint64_t read_one(unsigned b) noexcept;
+  /// The next `width` (at most 57) bits; zeros past the end.
+  std::uint64_t take(unsigned width) noexcept;
+  std::uint64_t peek() const noexcept;
+
+  const std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::size_t position_ = 0;  // in bits
+  std::uint64_t elements_ = 0;
+  std::uint64_t next_ = 0;  // smallest position that the next entry can have
+};
+
+}  // namespace dgc::wire
