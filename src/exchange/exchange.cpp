@@ -255,6 +255,10 @@ std::uint64_t Exchange::swap_bound(std::span<const std::size_t> tensors) const {
   if (algorithm != Algorithm::allgather && algorithm != Algorithm::automatic) return 0;
   std::vector<Gradient> gradients;
   for (const std::size_t t : tensors) {
+    if (t >= impl_->state.tensors().size()) {
+      throw Error(ErrorCode::invalid_argument, "swap_bound", fmt::format("tensor {}", t),
+                  fmt::format("is not one of the model's {}", impl_->model.size()));
+    }
     gradients.push_back({t, std::as_const(impl_->state).residual(t)});  // for its size
   }
   return impl_->compressor.bound(gradients);
@@ -371,6 +375,7 @@ Bucket Exchange::step(std::span<const Gradient> gradients,
   Bucket bucket;
   try {
     impl_->check_targets(targets);  // before anything is sent, or others would apply this step
+    impl_->check_gradients(gradients);
     std::vector<std::size_t> tensors;
     for (const Gradient& gradient : gradients) tensors.push_back(gradient.tensor);
     // The next steps have the same, where the algorithm swaps messages.
