@@ -25,6 +25,15 @@ struct Incoming {
   std::span<std::byte> bytes;
 };
 
+/// What a rank sent. Copies share the memory.
+struct Parcel {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const std::byte[]> memory;  ///< holds `bytes`
+
+  /// A copy of `bytes`.
+  static Parcel copy_of(std::span<const std::byte> bytes);
+};
+
 /// Payload that a rank has sent and received, without the headers of the engine below.
 struct Traffic {
   std::uint64_t bytes_sent = 0;
@@ -69,15 +78,21 @@ class Group {
   /// oneself.
   void exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives);
 
-  /// Sends `mine` to every other rank and returns what each gave, by rank, one's own too. One
-  /// message each way, of any size up to `bound`; all ranks give the same `bound`. `next` are the
-  /// bounds of the calls that follow, where they are known, the same on all ranks. Room for two of
-  /// them is made now: their messages then need no permission, and take one network delay even if
-  /// they are sent at once. Where the room for all ranks would be more than kParcelRoom, lengths
-  /// travel first, and it takes two rounds. Throws Error(limit_exceeded) for a message longer than
-  /// `bound`.
-  std::vector<std::vector<std::byte>> swap(std::span<const std::byte> mine, std::uint64_t bound,
-                                           std::span<const std::uint64_t> next = {});
+  /// Sends outgoing[r] to rank r and returns what each rank sent here, by rank; one's own is
+  /// copied. One message each way, of any size up to `bound`; all ranks give the same `bound`.
+  /// `next` are the bounds of the calls that follow, where they are known, the same on all ranks.
+  /// Room for two of them is made now: their messages then need no permission, and take one network
+  /// delay even if they are sent at once. Where has_room() says no, lengths travel first, and it
+  /// takes two rounds. Throws Error(limit_exceeded) for a message longer than `bound`.
+  std::vector<Parcel> swap(std::span<const std::span<const std::byte>> outgoing,
+                           std::uint64_t bound, std::span<const std::uint64_t> next = {});
+  /// The same message to all.
+  std::vector<Parcel> swap(std::span<const std::byte> mine, std::uint64_t bound,
+                           std::span<const std::uint64_t> next = {});
+  /// Whether messages of up to `bound` bytes from all other ranks are within kParcelRoom.
+  bool has_room(std::uint64_t bound) const noexcept {
+    return bound <= kParcelRoom / static_cast<std::uint64_t>(size_ > 1 ? size_ - 1 : 1);
+  }
   static constexpr std::uint64_t kParcelRoom = std::uint64_t{64} << 20;
 
   /// Ends the group and tells the others why, as far as they can be reached.
@@ -98,9 +113,9 @@ class Group {
   /// As swap(), of more than one rank: from[r] is what rank r sent, and from[rank()] is left alone.
   /// Returns how many messages went to each peer: 1, or 2 where lengths went first. 0, with nothing
   /// sent, where the engine has no way of its own for this. The same on all ranks.
-  virtual int do_swap(std::span<const std::byte> /*mine*/, std::uint64_t /*bound*/,
-                      std::span<const std::uint64_t> /*next*/,
-                      std::span<std::vector<std::byte>> /*from*/, Deadline /*deadline*/) {
+  virtual int do_swap(std::span<const std::span<const std::byte>> /*outgoing*/,
+                      std::uint64_t /*bound*/, std::span<const std::uint64_t> /*next*/,
+                      std::span<Parcel> /*from*/, Deadline /*deadline*/) {
     return 0;
   }
   /// Tells the other ranks, at best effort, that this one is giving up. Called at most once.

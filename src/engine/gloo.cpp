@@ -262,17 +262,14 @@ class GlooGroup final : public Group {
     }
   }
 
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
-              std::span<const std::uint64_t> next, std::span<std::vector<std::byte>> from,
+  int do_swap(std::span<const std::span<const std::byte>> outgoing, std::uint64_t bound,
+              std::span<const std::uint64_t> next, std::span<Parcel> from,
               Deadline deadline) override {
     const Deadline last_wait = deadline - std::min(kBoardReserve, timeout() / 4);
     const NoSigpipe guard;
     // Where room was made for less than is needed now, lengths go there alone. All ranks see that.
     const bool whole = posted_.empty() || posted_.front().bound >= bound;
-    std::vector<std::byte> parcel(sizeof(ParcelHeader) + (whole ? mine.size() : 0));
-    const ParcelHeader length = mine.size();
-    std::memcpy(parcel.data(), &length, sizeof length);
-    if (whole) std::copy(mine.begin(), mine.end(), parcel.begin() + sizeof length);
+    const std::vector<SharedBytes> parcels = with_lengths(outgoing, whole);
     Posted arrived;
     Transfers& transfers = arrived.transfers;
     try {
@@ -281,7 +278,8 @@ class GlooGroup final : public Group {
       posted_.pop_front();
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
-        transfers.begin(transfers.out, peer, buffer_of(parcel)).send(peer, kParcelSlots + parcels_);
+        transfers.begin(transfers.out, peer, buffer_of(*parcels[static_cast<std::size_t>(peer)]))
+            .send(peer, kParcelSlots + parcels_);
       }
       ++parcels_;
       transfers.wait_for_all_in(last_wait);
@@ -300,15 +298,16 @@ class GlooGroup final : public Group {
       ParcelHeader theirs = 0;
       std::memcpy(&theirs, arrived.rooms[i].get(), sizeof theirs);
       check_parcel(world_rank(peer), theirs, bound);
-      auto& message = from[static_cast<std::size_t>(peer)];
-      const std::byte* const begin = arrived.rooms[i].get() + sizeof theirs;
+      Parcel& parcel = from[static_cast<std::size_t>(peer)];
+      const std::span<const std::byte> mine = outgoing[static_cast<std::size_t>(peer)];
       if (whole) {
-        message.assign(begin, begin + theirs);
+        parcel = {{arrived.rooms[i].get() + sizeof theirs, theirs}, arrived.rooms[i]};
         continue;
       }
-      message.resize(theirs);
+      const auto room = std::make_shared_for_overwrite<std::byte[]>(theirs);
+      parcel = {{room.get(), theirs}, room};
       if (!mine.empty()) sends.push_back({peer, mine});
-      if (theirs > 0) receives.push_back({peer, message});
+      if (theirs > 0) receives.push_back({peer, {room.get(), theirs}});
     }
     if (!whole) do_exchange(sends, receives, deadline);
     return whole ? 1 : 2;
@@ -327,6 +326,7 @@ class GlooGroup final : public Group {
 
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+  using SharedBytes = std::shared_ptr<const std::vector<std::byte>>;
 
   /// Messages under way.
   struct Transfers {
@@ -368,7 +368,7 @@ class GlooGroup final : public Group {
   /// Receives of a swap(), with the memory they go to.
   struct Posted {
     std::uint64_t bound = 0;
-    std::vector<std::unique_ptr<std::byte[]>> rooms;  // of transfers.in, which refer to them
+    std::vector<std::shared_ptr<std::byte[]>> rooms;  // of transfers.in, which refer to them
     Transfers transfers;
   };
 
@@ -380,10 +380,32 @@ class GlooGroup final : public Group {
       if (peer == rank()) continue;
       const std::size_t bytes = sizeof(ParcelHeader) + bound;
       // Not set to zero: most of it is never touched.
-      auto& room = posted.rooms.emplace_back(std::make_unique_for_overwrite<std::byte[]>(bytes));
+      auto& room = posted.rooms.emplace_back(std::make_shared_for_overwrite<std::byte[]>(bytes));
       Transfers& transfers = posted.transfers;
       transfers.begin(transfers.in, peer, buffer_of({room.get(), bytes})).recv(peer, slot);
     }
+  }
+
+  /// Each message behind its length, or the lengths alone. What goes to several is copied once.
+  static std::vector<SharedBytes> with_lengths(std::span<const std::span<const std::byte>> outgoing,
+                                               bool whole) {
+    std::vector<SharedBytes> parcels;
+    for (std::size_t r = 0; r < outgoing.size(); ++r) {
+      const std::span<const std::byte> message = outgoing[r];
+      if (r > 0 && message.data() == outgoing[r - 1].data() &&
+          message.size() == outgoing[r - 1].size()) {
+        parcels.push_back(parcels.back());
+        continue;
+      }
+      const ParcelHeader length = message.size();
+      std::vector<std::byte> bytes;
+      bytes.reserve(sizeof length + (whole ? message.size() : 0));
+      const auto header = std::as_bytes(std::span(&length, 1));
+      bytes.insert(bytes.end(), header.begin(), header.end());
+      if (whole) bytes.insert(bytes.end(), message.begin(), message.end());
+      parcels.push_back(std::make_shared<const std::vector<std::byte>>(std::move(bytes)));
+    }
+    return parcels;
   }
 
   /// This call has all that it needs. A connection that is broken by now ends the next one.

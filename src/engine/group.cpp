@@ -23,6 +23,18 @@ Error ended_earlier(const Error& cause) {
                hint + "make a new group");
 }
 
+Parcel Parcel::copy_of(std::span<const std::byte> bytes) {
+  auto memory = std::make_shared_for_overwrite<std::byte[]>(bytes.size());
+  std::copy(bytes.begin(), bytes.end(), memory.get());
+  const std::span<const std::byte> copied{memory.get(), bytes.size()};
+  return {copied, std::move(memory)};
+}
+
+Parcel owning(std::vector<std::byte> bytes) {
+  const auto held = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  return {*held, {held, held->data()}};
+}
+
 template <typename Work>
 void Group::alone(Work&& work) {
   // Messages of two threads would take each other's places.
@@ -65,40 +77,54 @@ void Group::exchange(std::span<const Outgoing> sends, std::span<const Incoming> 
   traffic_.messages_sent += out.size();
 }
 
-std::vector<std::vector<std::byte>> Group::swap(std::span<const std::byte> mine,
-                                                std::uint64_t bound,
-                                                std::span<const std::uint64_t> next) {
+std::vector<Parcel> Group::swap(std::span<const std::span<const std::byte>> outgoing,
+                                std::uint64_t bound, std::span<const std::uint64_t> next) {
   if (failure_) throw ended_earlier(*failure_);
-  if (mine.size() > bound) {
-    throw Error(ErrorCode::limit_exceeded, "swap", fmt::format("rank {}", world_rank(rank_)),
-                fmt::format("gives {} bytes, the bound is {}", mine.size(), bound));
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto me = static_cast<std::size_t>(rank_);
+  if (outgoing.size() != ranks) {
+    throw Error(ErrorCode::invalid_argument, "swap", fmt::format("{} messages", outgoing.size()),
+                fmt::format("for {} ranks", ranks));
   }
-  const auto peers = static_cast<std::uint64_t>(size_ - 1);
-  const auto fits = [&](std::uint64_t bytes) {
-    return bytes <= kParcelRoom / std::max<std::uint64_t>(peers, 1);
-  };
+  for (std::size_t r = 0; r < ranks; ++r) {
+    if (outgoing[r].size() <= bound) continue;
+    throw Error(ErrorCode::limit_exceeded, "swap", fmt::format("rank {}", world_rank(rank_)),
+                fmt::format("gives {} bytes, the bound is {}", outgoing[r].size(), bound));
+  }
   // Room is made in the order of the calls: none behind one that gets none.
-  const auto too_large = std::find_if_not(next.begin(), next.end(), fits);
+  const auto too_large =
+      std::find_if_not(next.begin(), next.end(), [&](std::uint64_t b) { return has_room(b); });
   const auto fitting = static_cast<std::size_t>(too_large - next.begin());
   next = next.first(std::min(kParcelsAhead, fitting));
-  std::vector<std::vector<std::byte>> from(static_cast<std::size_t>(size_));
+  std::vector<Parcel> from(ranks);
   if (size_ > 1) {
     int messages = 0;
-    if (fits(bound)) {
+    if (has_room(bound)) {
       alone([&] {
-        messages = do_swap(mine, bound, next, from, std::chrono::steady_clock::now() + timeout_);
+        messages =
+            do_swap(outgoing, bound, next, from, std::chrono::steady_clock::now() + timeout_);
       });
     }
-    if (messages == 0) return all_gather(*this, mine, bound);
-    traffic_.messages_sent += peers * static_cast<std::uint64_t>(messages);
-    traffic_.bytes_sent += peers * (mine.size() + sizeof(ParcelHeader));
-    for (int r = 0; r < size_; ++r) {
-      if (r == rank_) continue;
-      traffic_.bytes_received += from[static_cast<std::size_t>(r)].size() + sizeof(ParcelHeader);
+    if (messages == 0) {
+      auto all = all_to_all(*this, outgoing, bound);
+      for (std::size_t r = 0; r < ranks; ++r) from[r] = owning(std::move(all[r]));
+      return from;
+    }
+    for (std::size_t r = 0; r < ranks; ++r) {
+      if (r == me) continue;
+      traffic_.messages_sent += static_cast<std::uint64_t>(messages);
+      traffic_.bytes_sent += outgoing[r].size() + sizeof(ParcelHeader);
+      traffic_.bytes_received += from[r].bytes.size() + sizeof(ParcelHeader);
     }
   }
-  from[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
+  from[me] = Parcel::copy_of(outgoing[me]);
   return from;
+}
+
+std::vector<Parcel> Group::swap(std::span<const std::byte> mine, std::uint64_t bound,
+                                std::span<const std::uint64_t> next) {
+  const std::vector<std::span<const std::byte>> same(static_cast<std::size_t>(size_), mine);
+  return swap(same, bound, next);
 }
 
 void Group::fail(const Error& cause) noexcept {

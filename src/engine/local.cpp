@@ -19,7 +19,7 @@ struct Hub {
         mail(static_cast<std::size_t>(n) * static_cast<std::size_t>(n)),
         gone(static_cast<std::size_t>(n), false) {}
 
-  using Mail = std::deque<std::vector<std::byte>>;
+  using Mail = std::deque<Parcel>;
   Mail& box(int from, int to) {
     const auto row = static_cast<std::size_t>(from) * static_cast<std::size_t>(size);
     return mail[row + static_cast<std::size_t>(to)];
@@ -54,9 +54,9 @@ class LocalGroup final : public Group {
   void do_exchange(std::span<const Outgoing> sends, std::span<const Incoming> receives,
                    Deadline deadline) override {
     // Copies are made outside the lock, so that ranks hinder each other only for a pointer's time.
-    std::vector<std::vector<std::byte>> copies;
+    std::vector<Parcel> copies;
     copies.reserve(sends.size());
-    for (const Outgoing& send : sends) copies.emplace_back(send.bytes.begin(), send.bytes.end());
+    for (const Outgoing& send : sends) copies.push_back(Parcel::copy_of(send.bytes));
     {
       const std::lock_guard lock(hub_->mutex);
       for (std::size_t i = 0; i < sends.size(); ++i) {
@@ -65,7 +65,7 @@ class LocalGroup final : public Group {
     }
     hub_->changed.notify_all();
     for (const Incoming& receive : receives) {
-      const std::vector<std::byte> bytes = wait_for(receive.peer, deadline);
+      const auto [bytes, memory] = wait_for(receive.peer, deadline);
       if (bytes.size() != receive.bytes.size()) {
         throw Error(ErrorCode::bad_length, "receive", fmt::format("rank {}", receive.peer),
                     fmt::format("sent {} bytes, {} expected", bytes.size(), receive.bytes.size()),
@@ -76,25 +76,29 @@ class LocalGroup final : public Group {
   }
 
   /// A mailbox takes messages of any size.
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
-              std::span<const std::uint64_t> /*next*/, std::span<std::vector<std::byte>> from,
+  int do_swap(std::span<const std::span<const std::byte>> outgoing, std::uint64_t bound,
+              std::span<const std::uint64_t> /*next*/, std::span<Parcel> from,
               Deadline deadline) override {
-    std::vector<std::vector<std::byte>> copies(from.size() - 1,
-                                               std::vector<std::byte>(mine.begin(), mine.end()));
+    std::vector<Parcel> copies(from.size());
+    for (std::size_t r = 0; r < from.size(); ++r) {
+      // What goes to several is copied once.
+      const bool again = r > 0 && outgoing[r].data() == outgoing[r - 1].data() &&
+                         outgoing[r].size() == outgoing[r - 1].size();
+      copies[r] = again ? copies[r - 1] : Parcel::copy_of(outgoing[r]);
+    }
     {
       const std::lock_guard lock(hub_->mutex);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
-        hub_->box(rank(), peer).push_back(std::move(copies.back()));
-        copies.pop_back();
+        hub_->box(rank(), peer).push_back(std::move(copies[static_cast<std::size_t>(peer)]));
       }
     }
     hub_->changed.notify_all();
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank()) continue;
-      std::vector<std::byte>& message = from[static_cast<std::size_t>(peer)];
-      message = wait_for(peer, deadline);
-      check_parcel(peer, message.size(), bound);
+      Parcel& parcel = from[static_cast<std::size_t>(peer)];
+      parcel = wait_for(peer, deadline);
+      check_parcel(peer, parcel.bytes.size(), bound);
     }
     return 1;
   }
@@ -111,7 +115,7 @@ class LocalGroup final : public Group {
   }
 
  private:
-  std::vector<std::byte> wait_for(int peer, Deadline deadline) {
+  Parcel wait_for(int peer, Deadline deadline) {
     std::unique_lock lock(hub_->mutex);
     Hub::Mail& box = hub_->box(peer, rank());
     const bool woken = hub_->changed.wait_until(lock, deadline, [&] {
@@ -119,9 +123,9 @@ class LocalGroup final : public Group {
     });
     // What has arrived counts, even if its sender is gone by now.
     if (!box.empty()) {
-      std::vector<std::byte> bytes = std::move(box.front());
+      Parcel parcel = std::move(box.front());
       box.pop_front();
-      return bytes;
+      return parcel;
     }
     const std::string subject = fmt::format("rank {}", peer);
     if (hub_->failure) {

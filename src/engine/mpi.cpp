@@ -202,23 +202,25 @@ class MpiGroup final : public Group {
 
   /// MPI tells how long a message is. It sends short ones at once, whether a receive is posted or
   /// not, and asks before it sends long ones in any case: posting ahead would gain nothing.
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
-              std::span<const std::uint64_t> /*next*/, std::span<std::vector<std::byte>> from,
+  int do_swap(std::span<const std::span<const std::byte>> outgoing, std::uint64_t bound,
+              std::span<const std::uint64_t> /*next*/, std::span<Parcel> from,
               Deadline deadline) override {
     check_thread();
     Requests requests;
     try {
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
-        std::vector<std::byte>& room = from[static_cast<std::size_t>(peer)];
-        room.resize(bound);
+        auto room = std::make_shared_for_overwrite<std::byte[]>(bound);
+        std::byte* const data = room.get();
+        from[static_cast<std::size_t>(peer)].memory = std::move(room);
         requests.add(peer, bound, true, false);
-        check(MPI_Irecv(room.data(), static_cast<int>(bound), MPI_BYTE, peer,
+        check(MPI_Irecv(data, static_cast<int>(bound), MPI_BYTE, peer,
                         next_tag(received_, peer), data_, &requests.handles.back()),
               "receive", fmt::format("rank {}", peer));
       }
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
+        const std::span<const std::byte> mine = outgoing[static_cast<std::size_t>(peer)];
         requests.add(peer, mine.size(), false);
         check(MPI_Isend(mine.data(), static_cast<int>(mine.size()), MPI_BYTE, peer,
                         next_tag(sent_, peer), data_, &requests.handles.back()),
@@ -231,7 +233,8 @@ class MpiGroup final : public Group {
     }
     for (std::size_t i = 0; i < requests.sizes.size(); ++i) {
       if (!requests.receive[i]) continue;
-      from[static_cast<std::size_t>(requests.peers[i])].resize(requests.sizes[i]);
+      Parcel& parcel = from[static_cast<std::size_t>(requests.peers[i])];
+      parcel.bytes = {parcel.memory.get(), requests.sizes[i]};
     }
     return 1;
   }

@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "dgc/error.h"
+#include "dgc/group.h"
 
 namespace dgc {
 
@@ -17,6 +19,9 @@ using ParcelHeader = std::uint64_t;
 /// Calls of swap() that room is made for. With one, a message that is sent as soon as the one
 /// before it has arrived would have to wait for the news that there is room: a delay more.
 inline constexpr std::size_t kParcelsAhead = 2;
+
+/// `bytes` as a parcel, without a copy.
+Parcel owning(std::vector<std::byte> bytes);
 
 /// Throws Error(limit_exceeded) if a peer sent more than all ranks had agreed on.
 inline void check_parcel(int peer, std::uint64_t length, std::uint64_t bound) {

@@ -12,16 +12,18 @@ void run_allgather(Context& context, std::span<const Gradient> gradients,
   const std::size_t bound = mine.size();  // of everybody's
   mine.resize(context.compressor.compress(gradients, mine, call));
   bucket.message_bytes += mine.size();
-  std::vector<std::vector<std::byte>> all;
+  std::vector<Parcel> all;
   {
     const PhaseMeter meter(context.group, bucket, "allgather");
     all = context.group.swap(mine, bound, next);
   }
   for (int rank = 0; rank < context.group.size(); ++rank) {
-    context.check_message(all[static_cast<std::size_t>(rank)], rank, context.group.world_rank(rank),
+    context.check_message(all[static_cast<std::size_t>(rank)].bytes, rank, context.group.world_rank(rank),
                           "allgather", gradients);
   }
-  for (auto& message : all) bucket.messages.push_back(std::move(message));
+  for (const Parcel& parcel : all) {
+    bucket.messages.emplace_back(parcel.bytes.begin(), parcel.bytes.end());
+  }
 }
 
 }  // namespace dgc::exchange

@@ -48,7 +48,7 @@ Presence share_presence(Group& group, const Presence& mine, std::span<const std:
   const std::vector<std::byte> own = packed(mine);
   const auto gathered = group.swap(own, own.size(), next);
   for (int r = 0; r < group.size(); ++r) {
-    const auto& bytes = gathered[static_cast<std::size_t>(r)];
+    const auto bytes = gathered[static_cast<std::size_t>(r)].bytes;
     if (bytes.size() != own.size() || std::memcmp(bytes.data(), own.data(), kSame) != 0) {
       std::string at = "does something else";
       if (bytes.size() >= kHeader && std::memcmp(bytes.data(), &kMagic, sizeof kMagic) == 0) {

@@ -33,12 +33,12 @@ class TamperedGroup final : public Group {
     for (std::size_t i = 0; i < sends.size(); ++i) out.push_back({sends[i].peer, copies[i]});
     inner_.exchange(out, receives);
   }
-  int do_swap(std::span<const std::byte> mine, std::uint64_t bound,
-              std::span<const std::uint64_t> next, std::span<std::vector<std::byte>> from,
-              Deadline) override {
-    std::vector<std::byte> copy(mine.begin(), mine.end());
-    tamper_(copy);
-    auto all = inner_.swap(copy, bound, next);
+  int do_swap(std::span<const std::span<const std::byte>> outgoing, std::uint64_t bound,
+              std::span<const std::uint64_t> next, std::span<Parcel> from, Deadline) override {
+    std::vector<std::vector<std::byte>> copies;
+    for (const auto& bytes : outgoing) tamper_(copies.emplace_back(bytes.begin(), bytes.end()));
+    const std::vector<std::span<const std::byte>> tampered(copies.begin(), copies.end());
+    auto all = inner_.swap(tampered, bound, next);
     for (int r = 0; r < size(); ++r) {
       const auto at = static_cast<std::size_t>(r);
       if (r != rank()) from[at] = std::move(all[at]);
