@@ -166,7 +166,7 @@ void verify(Fixture& fixture, const Compressor& compressor, std::span<const std:
                 "the benchmark computed a wrong result: this is a bug in dgc");
   };
   const CompressOptions& options = compressor.options();
-  std::vector<Entries> frames = decode_entries(message, UINT64_MAX);
+  std::vector<Entries> frames = decode_entries(CheckedMessage(message), UINT64_MAX);
   const State& state = fixture.state();
   std::size_t next_frame = 0;
   for (std::size_t t = 0; t < state.tensors().size(); ++t) {

@@ -10,9 +10,11 @@
 #include <span>
 
 #include "bench/bench.h"
+#include "compress/internals.h"
 #include "dgc/collectives.h"
 #include "dgc/exchange.h"
 #include "engine/native.h"
+#include "exchange/hierarchical.h"
 #include "exchange/layout.h"
 #include "process/terminal.h"
 
@@ -82,57 +84,34 @@ struct Parameters {
 /// One rank's training with one algorithm.
 class Trainer {
  public:
-  Trainer(Group& group, const Options& options, const Topology& topology, Algorithm algorithm,
+  Trainer(Group& group, const Options& options, const std::string& host, Algorithm algorithm,
           std::uint64_t elements, int check_every)
       : layers_(layers_of(elements)),
         model_(specs_of(layers_)),
         gradients_(layers_, group.rank()),
         parameters_(model_),
-        state_(algorithm == Algorithm::hierarchical
-                   ? State(share_of(model_, topology), static_cast<std::uint32_t>(topology.host),
-                           static_cast<std::uint32_t>(topology.hosts))
-                   : State(model_, static_cast<std::uint32_t>(group.rank()),
-                           static_cast<std::uint32_t>(group.size()))),
-        exchange_(
-            group, model_, state_, settings_of(options),
-            {.algorithm = algorithm,
-             .check_parameters_every = check_every,
-             .host = algorithm == Algorithm::hierarchical ? fmt::format("host {}", topology.host)
-                                                          : std::string()}) {}
+        exchange_(group, model_, settings_of(options),
+                  {.algorithm = algorithm, .check_parameters_every = check_every, .host = host}) {}
 
   const std::vector<Layer>& layers() const { return layers_; }
   const std::vector<TensorSpec>& model() const { return model_; }
   const Parameters& parameters() const { return parameters_; }
 
   void new_gradients() { current_ = gradients_.next(); }
-  Bucket step() { return exchange_.step(current_, parameters_.spans, kAlpha); }
-
-  bool goes_densely(std::size_t tensor, Algorithm algorithm, int workers) {
-    if (algorithm != Algorithm::automatic) return algorithm == Algorithm::dense;
-    double saved = 0.0;
-    for (std::size_t t = 0; t < model_.size(); ++t) {
-      saved += std::max(saved_by_dense(t, workers), 0.0);
-    }
-    return saved >= exchange::kTwoRounds && saved_by_dense(tensor, workers) > 0.0;
+  const Collected& step() {
+    return last_ = exchange_.step(current_, parameters_.spans, kAlpha);
   }
-
-  double saved_by_dense(std::size_t tensor, int workers) {
-    const CompressOptions& options = exchange_.compressor().options();
-    const std::uint64_t n = model_[tensor].elements();
-    const exchange::Load load{n, entries_at(options.schedule.ratio_at(0), n)};
-    const ValueType type = load.entries == n ? options.dense_values : options.values;
-    return exchange::saved_by_dense(load, type, ExchangeOptions{}.dense_transport, workers);
-  }
+  const Collected& last() const { return last_; }
 
   /// Bytes of the message of the last step, and elements that went without one.
-  nlohmann::json load(Algorithm algorithm, int workers) {
+  nlohmann::json load() {
     std::uint64_t frames = 0;
     std::uint64_t dense = 0;
     for (std::size_t t = 0; t < model_.size(); ++t) {
-      if (goes_densely(t, algorithm, workers)) {
+      if (last_.densely[t]) {
         dense += model_[t].elements();
       } else {
-        frames += exchange_.compressor().stats()[t].frame.bytes;
+        frames += exchange_.stats()[t].frame.bytes;
       }
     }
     return {{"message_bytes", frames > 0 ? frames + kMessageOverhead : 0},
@@ -145,7 +124,7 @@ class Trainer {
   Gradients gradients_;
   std::span<const Gradient> current_;
   Parameters parameters_;
-  State state_;
+  Collected last_;
   Exchange exchange_;
 };
 
@@ -178,17 +157,17 @@ void compare_with_reference(Trainer& trainer, const Options& options, int worker
     for (const auto& w : all) {
       std::vector<Gradient> sparse;
       for (const Gradient& gradient : w->gradients.next()) {
-        if (!trainer.goes_densely(gradient.tensor, algorithm, workers)) {
+        if (!trainer.last().densely[gradient.tensor]) {
           sparse.push_back(gradient);
           continue;
         }
         std::vector<float> values(gradient.values.size());
-        w->compressor.lay_out({&gradient, 1}, values, ValueType::fp32, {});
+        compress::Internals::lay_out(w->compressor, {&gradient, 1}, values, ValueType::fp32, {});
         std::vector<float>& sum = expected.tensors[gradient.tensor];
         for (std::size_t i = 0; i < values.size(); ++i) sum[i] += kAlpha * values[i];
       }
       const std::size_t bytes = w->compressor.compress(sparse, w->message);
-      decode_add(std::span(w->message).first(bytes), expected.spans, kAlpha);
+      decode_add(CheckedMessage(std::span(w->message).first(bytes)), expected.spans, kAlpha);
       w->compressor.commit();
     }
   }
@@ -225,11 +204,11 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 /// What this rank saw of one algorithm.
-nlohmann::json measure(Group& group, const Options& options, const Topology& topology,
+nlohmann::json measure(Group& group, const Options& options, const std::string& host,
                        Algorithm algorithm) {
   const bool verified = !options.no_verify;
   if (verified) {
-    Trainer trainer(group, options, topology, algorithm,
+    Trainer trainer(group, options, host, algorithm,
                     std::min(options.elements, kVerifiedElements), 1);
     for (int i = 0; i < kVerifiedSteps; ++i) {
       trainer.new_gradients();
@@ -241,25 +220,24 @@ nlohmann::json measure(Group& group, const Options& options, const Topology& top
     }
   }
   // Hashing would be measured too: the parameters are compared in a step after the measured ones.
-  Trainer trainer(group, options, topology, algorithm, options.elements,
+  Trainer trainer(group, options, host, algorithm, options.elements,
                   verified ? kWarmup + options.steps + 1 : 0);
   process::ProgressBar progress(std::string(name_of(algorithm)),
                                 static_cast<std::size_t>(kWarmup + options.steps),
                                 options.quiet || group.rank() != 0);
-  Bucket bucket;
   nlohmann::json runs = nlohmann::json::array();
   for (int i = 0; i < kWarmup + options.steps; ++i) {
     trainer.new_gradients();
     barrier(group);
     const auto start = std::chrono::steady_clock::now();
-    bucket = trainer.step();
+    trainer.step();
     if (i >= kWarmup) runs.push_back(milliseconds_since(start));
     progress.advance();
   }
-  nlohmann::json result = trainer.load(algorithm, group.size());
+  nlohmann::json result = trainer.load();
   result["runs"] = std::move(runs);
-  result["phases"] = phases_json(bucket.phases());
-  result["choice"] = bucket.choice();
+  result["phases"] = phases_json(trainer.last().phases);
+  result["choice"] = trainer.last().choice;
   if (verified) {
     trainer.new_gradients();
     trainer.step();
@@ -319,7 +297,7 @@ double formula_bytes(const std::string& algorithm, double m, double dense, int w
 
 /// One row from what all ranks saw: the slowest counts, and the one with most traffic.
 nlohmann::json combine(const std::string& algorithm, const Group& group, const Options& options,
-                       const Topology& topology, const std::vector<nlohmann::json>& ranks) {
+                       int hosts, const std::vector<nlohmann::json>& ranks) {
   Timings timings;
   for (std::size_t i = 0; i < ranks[0]["runs"].size(); ++i) {
     double slowest = 0.0;
@@ -359,7 +337,7 @@ nlohmann::json combine(const std::string& algorithm, const Group& group, const O
   row["algorithm"] = algorithm;
   row["engine"] = group.engine();
   row["workers"] = group.size();
-  row["hosts"] = hierarchical ? topology.hosts : group.size();
+  row["hosts"] = hierarchical ? hosts : group.size();
   row["elements"] = options.elements;
   row["ratio"] = options.ratio;
   row["values"] = is_plain(algorithm) ? "fp32" : options.values;
@@ -368,7 +346,7 @@ nlohmann::json combine(const std::string& algorithm, const Group& group, const O
   row["messages"] = messages;
   row["message_bytes"] = std::llround(m);
   row["formula_bytes_received"] =
-      std::llround(formula_bytes(algorithm, m, dense, group.size(), topology.hosts));
+      std::llround(formula_bytes(algorithm, m, dense, group.size(), hosts));
   row["less_than_dense"] = received > 0 ? all_dense / static_cast<double>(received) : 0.0;
   row["phases"] = std::move(phases);
   row["choice"] = ranks[0]["choice"];
@@ -382,13 +360,15 @@ nlohmann::json work_alone(Group& group, const Options& options) {
                 fmt::format("--workers {}", options.workers),
                 fmt::format("{} were started", group.size()), "leave --workers out");
   }
-  Topology topology = {.hosts = group.size()};
+  int hosts = group.size();
+  std::string host;
   if (options.wants("hierarchical")) {
-    topology = find_topology(group);
+    hosts = exchange::find_topology(group, host).hosts;
     // On a single machine pairs of workers stand for hosts.
-    if (topology.hosts == 1 && group.size() > 1) {
+    if (hosts == 1 && group.size() > 1) {
       const int pair = group.size() % 2 == 0 ? 2 : 1;
-      topology = find_topology(group, fmt::format("host {}", group.rank() / pair));
+      host = fmt::format("host {}", group.rank() / pair);
+      hosts = group.size() / pair;
     }
   }
   nlohmann::json results = nlohmann::json::array();
@@ -396,7 +376,7 @@ nlohmann::json work_alone(Group& group, const Options& options) {
     if (!options.wants(algorithm)) continue;
     const nlohmann::json mine = is_plain(algorithm)
                                     ? measure_plain(group, options, algorithm)
-                                    : measure(group, options, topology, parse_algorithm(algorithm));
+                                    : measure(group, options, host, parse_algorithm(algorithm));
     if (mine.is_null()) continue;  // this engine has no such thing
     const std::string text = mine.dump();
     std::vector<nlohmann::json> ranks;
@@ -404,7 +384,7 @@ nlohmann::json work_alone(Group& group, const Options& options) {
       ranks.push_back(nlohmann::json::parse(
           std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
     }
-    if (group.rank() == 0) results.push_back(combine(algorithm, group, options, topology, ranks));
+    if (group.rank() == 0) results.push_back(combine(algorithm, group, options, hosts, ranks));
   }
   return results;
 }

@@ -33,9 +33,9 @@ class Targets {
 
   /// Decodes into the targets. They must come out as `accepted` says, or untouched on an Error.
   ErrorCode decode(std::span<const std::byte> message, const std::vector<Entries>* accepted) {
-    const ErrorCode code = outcome([&] { decode_add(message, spans_, kAlpha); });
+    const ErrorCode code = outcome([&] { decode_add(CheckedMessage(message), spans_, kAlpha); });
     if (code == ErrorCode::ok) {
-      require(accepted != nullptr, "decode_add accepts only what inspect_message accepts");
+      require(accepted != nullptr, "decode_add accepts only what was checked");
       for (const Entries& entries : *accepted) {
         require(entries.tensor < spans_.size(), "decode_add knows the tensor");
         const std::span<float> target = expected_spans_[entries.tensor];
@@ -57,11 +57,30 @@ class Targets {
   std::vector<std::span<float>> expected_spans_;
 };
 
-void check_entries(const MessageInfo& info, const std::vector<Entries>& all) {
-  require(all.size() == info.frames.size(), "as many entry lists as frames");
-  std::uint64_t bytes = kMessageOverhead;
+/// A notice comes out as it went in: writing what was read gives the same bytes.
+void check_notice(const CheckedMessage& message) {
+  if (!message.header().notice) return;
+  std::vector<std::byte> again(kMessageOverhead + notice_bytes(*message.header().notice));
+  MessageWriter(again, message.header()).finish();
+  const Notice& notice = *CheckedMessage(again).header().notice;
+  const Notice& first = *message.header().notice;
+  require(notice.bucket == first.bucket && notice.present == first.present &&
+              notice.stop == first.stop && notice.nonfinite == first.nonfinite &&
+              notice.parameters == first.parameters &&
+              notice.failure.has_value() == first.failure.has_value(),
+          "a notice survives");
+  if (!notice.failure) return;
+  require(notice.failure->code == first.failure->code &&
+              notice.failure->text == first.failure->text && message.frames().empty(),
+          "a failure survives, and has no frames");
+}
+
+void check_entries(const CheckedMessage& message, const std::vector<Entries>& all) {
+  require(all.size() == message.frames().size(), "as many entry lists as frames");
+  const auto& notice = message.header().notice;
+  std::uint64_t bytes = kMessageOverhead + (notice ? notice_bytes(*notice) : 0);
   for (std::size_t f = 0; f < all.size(); ++f) {
-    const FrameInfo& frame = info.frames[f];
+    const FrameInfo& frame = message.frames()[f];
     const Entries& entries = all[f];
     bytes += frame.bytes;
     require(frame.bytes > frame.value_bytes + frame.index_bytes, "a frame has a header");
@@ -75,7 +94,7 @@ void check_entries(const MessageInfo& info, const std::vector<Entries>& all) {
       require(std::isfinite(entries.values[i]), "values are finite");
     }
   }
-  require(bytes == info.bytes, "frames fill the message");
+  require(bytes == message.bytes().size(), "frames fill the message");
 }
 
 /// Targets made to fit an accepted message, and ones that do not fit its last frame.
@@ -95,25 +114,23 @@ void check_fitting_targets(std::span<const std::byte> message, const std::vector
 
 void check_message(std::span<const std::byte> message) {
   static constexpr std::size_t kSizes[] = {1, 5, 64, 300, 1000};
-  MessageInfo info;
-  const ErrorCode code = outcome([&] { info = inspect_message(message); });
-  if (code != ErrorCode::ok) {
-    // Without a limit of its own decode_entries has nothing to add to what inspect_message says.
-    require(outcome([&] { decode_entries(message, UINT64_MAX); }) == code,
-            "decode_entries rejects like inspect_message");
+  std::optional<CheckedMessage> checked;
+  if (outcome([&] { checked.emplace(message); }) != ErrorCode::ok) {
     Targets(kSizes).decode(message, nullptr);
     return;
   }
-  require(info.bytes == message.size(), "a message is the whole buffer");
+  const CheckedMessage& info = *checked;
+  require(info.bytes().size() == message.size(), "a message is the whole buffer");
+  check_notice(info);
   std::uint64_t total = 0;
-  for (const FrameInfo& frame : info.frames) total += frame.entries;
+  for (const FrameInfo& frame : info.frames()) total += frame.entries;
   const std::uint64_t below = total > kMaxEntries ? kMaxEntries : total - 1;
   if (total > 0) {
-    require(outcome([&] { decode_entries(message, below); }) == ErrorCode::limit_exceeded,
+    require(outcome([&] { decode_entries(info, below); }) == ErrorCode::limit_exceeded,
             "decode_entries keeps to its limit");
   }
   if (total > kMaxEntries) return;
-  const std::vector<Entries> all = decode_entries(message, total);
+  const std::vector<Entries> all = decode_entries(info, total);
   check_entries(info, all);
   Targets(kSizes).decode(message, &all);
   check_fitting_targets(message, all);

@@ -95,7 +95,7 @@ Encoded encode(const FrameInput& input, bool in_place, std::byte before) {
 
 /// What `decoded` promised is what arrives, and nothing else.
 void check_received(const FrameInput& input, const Encoded& encoded) {
-  const std::vector<Entries> all = decode_entries(encoded.message, kLargest);
+  const std::vector<Entries> all = decode_entries(CheckedMessage(encoded.message), kLargest);
   require(all.size() == (encoded.info.bytes > 0 ? 1u : 0u), "a frame, or none when it is empty");
   const Entries none;
   const Entries& received = all.empty() ? none : all[0];

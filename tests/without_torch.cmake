@@ -5,8 +5,7 @@ set(with_threads
   compress/test_compressor.cpp
   engine/test_group.cpp
   exchange/test_exchange.cpp
-  exchange/test_owner.cpp
-  exchange/test_presence.cpp)
+  exchange/test_owner.cpp)
 set(without_threads
   base/test_difference.cpp
   base/test_error.cpp

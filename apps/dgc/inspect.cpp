@@ -24,14 +24,39 @@ std::string text_of(const json& value) {
   return value.dump(2, ' ', false, json::error_handler_t::replace);
 }
 
+json notice_json(const Notice& notice) {
+  json all = {{"bucket", notice.bucket},
+              {"tensors", notice.present.size()},
+              {"present", std::count(notice.present.begin(), notice.present.end(), true)},
+              {"stop", notice.stop},
+              {"nonfinite", notice.nonfinite}};
+  if (notice.parameters) all["parameters"] = fmt::format("{:016x}", *notice.parameters);
+  if (notice.failure) {
+    all["failure"] = {{"code", error_name(notice.failure->code)}, {"cause", notice.failure->text}};
+  }
+  return all;
+}
+
+std::string notice_text(const Notice& notice) {
+  std::string text = fmt::format("bucket {}: gradients of {} of {} tensors", notice.bucket,
+                                 std::count(notice.present.begin(), notice.present.end(), true),
+                                 notice.present.size());
+  if (notice.stop) text += "; wants to stop";
+  if (notice.nonfinite) text += "; a gradient is not finite";
+  if (notice.parameters) text += fmt::format("; parameters {:016x}", *notice.parameters);
+  if (notice.failure) text += fmt::format("; gave up: {}", notice.failure->text);
+  return text + "\n";
+}
+
 void show_message(std::span<const std::byte> contents, bool as_json) {
-  const MessageInfo info = inspect_message(contents);
+  const CheckedMessage info(contents);
+  const MessageHeader& header = info.header();
   json frames = json::array();
   std::vector<std::vector<std::string>> rows = {
       {"tensor", "elements", "entries", "sent %", "indices", "values", "bytes", "bits/entry"}};
   std::uint64_t elements = 0;
   std::uint64_t entries = 0;
-  for (const FrameInfo& frame : info.frames) {
+  for (const FrameInfo& frame : info.frames()) {
     elements += frame.elements;
     entries += frame.entries;
     frames.push_back({{"tensor", frame.tensor},
@@ -50,25 +75,27 @@ void show_message(std::span<const std::byte> contents, bool as_json) {
                     grouped(frame.bytes),
                     fmt::format("{:.2f}", 8.0 * static_cast<double>(frame.bytes) / count)});
   }
-  const double ratio = 4.0 * static_cast<double>(elements) / static_cast<double>(info.bytes);
+  const double ratio = 4.0 * static_cast<double>(elements) / static_cast<double>(contents.size());
   if (as_json) {
-    const json all = {{"kind", "message"},
-                      {"step", info.header.step},
-                      {"sender", info.header.sender},
-                      {"schema", info.header.schema},
-                      {"bytes", info.bytes},
+    json all = {{"kind", "message"},
+                      {"step", header.step},
+                      {"sender", header.sender},
+                      {"schema", header.schema},
+                      {"bytes", contents.size()},
                       {"elements", elements},
                       {"entries", entries},
                       {"message_ratio", ratio},
                       {"frames", frames}};
+    if (header.notice) all["notice"] = notice_json(*header.notice);
     fmt::print("{}\n", text_of(all));
     return;
   }
   fmt::print(
       "message of step {} from rank {}: {} frames, {} entries of {} elements, {} bytes, "
-      "{:.1f}x smaller than fp32\n\n{}",
-      info.header.step, info.header.sender, info.frames.size(), grouped(entries), grouped(elements),
-      grouped(info.bytes), ratio, process::table(rows));
+      "{:.1f}x smaller than fp32\n{}\n{}",
+      header.step, header.sender, info.frames().size(), grouped(entries), grouped(elements),
+      grouped(contents.size()), ratio, header.notice ? notice_text(*header.notice) : "",
+      process::table(rows));
 }
 
 void show_state(std::span<const std::byte> contents, bool as_json) {

@@ -123,7 +123,7 @@ int main() {
       // to the same bits. A message is checked completely before anything is added.
       const std::span<float> parameters[] = {worker.model.weight, worker.model.bias};
       for (const auto& message : messages) {
-        dgc::decode_add(message, parameters, -kLearningRate);
+        dgc::decode_add(dgc::CheckedMessage(message), parameters, -kLearningRate);
       }
 
       // 4. Commit. If a message had been lost: restore(), which puts the selected entries back.

@@ -14,6 +14,10 @@
 
 namespace dgc {
 
+namespace compress {
+struct Internals;
+}
+
 /// How the k largest entries are found. All three select the same set (largest magnitude, ties to
 /// the lower index) and differ in speed alone.
 enum class Selection {
@@ -90,6 +94,8 @@ class Compressor {
     double scale = 1.0;
     /// Norm of all gradients of the step, when this call has only some of them.
     std::optional<double> norm;
+    /// Goes with the message; it needs notice_bytes() more in `out`.
+    const Notice* notice = nullptr;
   };
 
   /// Accumulates the gradients and writes the message of this step's selection to `out`. Returns
@@ -106,21 +112,11 @@ class Compressor {
                        const Call& call);
   std::size_t compress(std::span<const Gradient> gradients, std::span<std::byte> out);
 
-  /// The same without a message: the selected values as they are, zeros elsewhere, end to end in
-  /// `values`, for transports that move whole arrays. Whatever such a transport rounds, the caller
-  /// adds to the residual again; `transport` is how values will travel, for the statistics.
-  void lay_out(std::span<const Gradient> gradients, std::span<float> values, ValueType transport,
-               const Call& call);
-
   /// The step was delivered: advances the state's step.
   void commit();
   /// The step was not delivered: u and v get back, bit for bit, what was selected from them. The
   /// gradients stay accumulated; the step is not advanced.
   void restore();
-
-  /// Whether the gradient of a tensor has entered u and v since the last commit, also if the step
-  /// was restored.
-  bool accumulated(std::size_t tensor) const noexcept;
 
   /// Of the last step, by tensor; zeros for tensors that took no part.
   std::span<const TensorStats> stats() const noexcept;
@@ -135,6 +131,7 @@ class Compressor {
   Seconds seconds() const noexcept;
 
  private:
+  friend struct compress::Internals;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <future>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,7 +16,7 @@
 namespace dgc {
 
 enum class Algorithm {
-  automatic,  ///< allgather, and dense for tensors where that saves more than its two rounds cost
+  automatic,  ///< allgather, and dense for tensors where that saves more than its second round
   allgather,  ///< every message to everybody: exact DGC
   owner,      ///< owners of index ranges select again; traffic does not grow with the workers
   dense,      ///< selected entries in a dense reduce-scatter and gather; exact DGC
@@ -32,11 +30,15 @@ Algorithm parse_algorithm(std::string_view name);
 
 struct ExchangeOptions {
   Algorithm algorithm = Algorithm::automatic;
-  /// Parameters are hashed and compared after the first step of an Exchange, and whenever the
-  /// number of steps is a multiple of this; 0 turns it off. See also check_parameters().
+  /// Parameters are hashed after the first step of an Exchange, and whenever the number of steps is
+  /// a multiple of this; the hashes are compared in the step that follows. 0 turns it off. See also
+  /// check_parameters().
   int check_parameters_every = 100;
   /// Values of the dense algorithm: fp32, fp16 or bf16. Rounding errors go back into the residual.
   ValueType dense_transport = ValueType::fp32;
+  /// A step in which a gradient of any rank is NaN or infinite is dropped on all ranks, as if it
+  /// had not been. Costs a round more in each step. Otherwise such a step is an error.
+  bool skip_nonfinite = false;
   /// Name of this machine for the hierarchical algorithm; empty: Group::host().
   std::string host;
 };
@@ -47,114 +49,125 @@ struct Phase {
   Traffic traffic;
 };
 
-/// Workers on one host, for the hierarchical algorithm.
-struct Topology {
-  int host = 0;  ///< which host this rank is on
-  int hosts = 1;
-  int local_rank = 0;  ///< place among the ranks of its host
-  int local_size = 1;
-  std::vector<int> local;         ///< ranks of this host
-  std::vector<int> counterparts;  ///< ranks with this local_rank, by host
-};
-/// Finds out who shares a host, by Group::host() or, where it is not empty, by `host` (for
-/// containers and network namespaces). Throws Error(configuration_mismatch) where hosts have
-/// unequal numbers of workers. A collective call.
-Topology find_topology(Group& group, const std::string& host = {});
-/// The part of each tensor that a worker compresses under the hierarchical algorithm: make its
-/// State of these, with rank `topology.host` of `topology.hosts`.
-std::vector<TensorSpec> share_of(const std::vector<TensorSpec>& model, const Topology& topology);
+/// Tensors that travel together, by their places in the model, each list in increasing order. All
+/// lists together have every tensor once.
+using Buckets = std::vector<std::vector<std::size_t>>;
 
-/// What all ranks contributed to some tensors of a step, received and valid but not yet applied.
-class Bucket {
+/// What all ranks contributed to a step: received and checked, but not yet applied.
+class Collected {
  public:
-  Bucket();
-  Bucket(Bucket&&) noexcept;
-  Bucket& operator=(Bucket&&) noexcept;
-  ~Bucket();
+  Collected();
+  Collected(Collected&&) noexcept;
+  Collected& operator=(Collected&&) noexcept;
+  ~Collected();
 
-  /// By phase, in the order they ran.
-  const std::vector<Phase>& phases() const noexcept;
+  std::vector<bool> present;  ///< by tensor: some rank had a gradient; the others are left alone
+  bool skipped = false;       ///< not finite somewhere (skip_nonfinite): there is nothing to apply
+  bool stop = false;          ///< some rank asked for it
+  std::vector<Phase> phases;  ///< in the order they ran
   /// Bytes this worker emitted: its own message, or its dense array, once.
-  std::uint64_t message_bytes() const noexcept;
+  std::uint64_t message_bytes = 0;
+  Traffic moved;
   /// How many tensors went by each algorithm ("allgather 54, dense 107").
-  std::string choice() const;
-  /// Where the time of collect() went.
+  std::string choice;
+  std::vector<bool> densely;  ///< by tensor: it went as values without positions
+  /// Where the time went.
   struct Seconds {
     double compress = 0.0;
     double encode = 0.0;
-    double exchange = 0.0;  ///< moving, waiting for others, checking what came
+    double exchange = 0.0;    ///< moving, waiting for others, checking what came
+    double statistics = 0.0;  ///< the two norms below
+    double waiting = 0.0;     ///< what finish() waited
   };
-  const Seconds& seconds() const noexcept;
+  Seconds seconds;
+  /// Of what this rank accumulated, after 1/N and clipping, and of its residual; from a sample.
+  double gradient_norm = 0.0;
+  double residual_norm = 0.0;
 
-  struct Impl;
-  std::unique_ptr<Impl> impl;
+ private:
+  friend class Exchange;
+  struct Contents;
+  std::unique_ptr<Contents> contents_;
 };
 
 /// One rank's side of the exchange of a model's gradients. All ranks make the same calls.
 ///
-///     Exchange exchange(group, model, state, compress_options, exchange_options);
+///     Exchange exchange(group, model, compress_options);
 ///     exchange.step(gradients, parameters, -lr);
+///
+/// The parts of a step, for gradients that come one after the other:
+///
+///     exchange.submit(gradients);              // bucket after bucket, while backward goes on
+///     Collected sums = exchange.finish();
+///     exchange.apply(sums, parameters, -lr);
+///     exchange.commit(sums, parameters);
+///
+/// Buckets are exchanged by a thread of the exchange's own, in the order they were given. It is
+/// started by the first submit(). From then until finish() or abandon() the group and the gradients
+/// are its own; all other calls belong to one thread of the caller's.
+///
+/// A gradient that this rank lacks is left out of the call. Where another rank has one, this rank
+/// contributes what it had accumulated; a tensor of which no rank has a gradient is left alone.
 ///
 /// Errors: those of Compressor, of Group and of messages, with the peer named;
 /// configuration_mismatch from the constructor's handshake, naming the first difference; diverged.
-/// A rank on which a step fails tells the others, keeps its parameters, and gets back into u and v
-/// what it had selected.
+/// A rank on which a step fails tells the others in its message, keeps its parameters, and gets
+/// back into u and v what it had selected. The group is dead after that.
 class Exchange {
  public:
-  /// Compares version, world size, model, options and step of all ranks. `model` are the whole
-  /// tensors; `state` is made of them too, or of share_of() them for the hierarchical algorithm.
-  Exchange(Group& group, std::vector<TensorSpec> model, State& state, CompressOptions compress,
-           ExchangeOptions options);
+  /// Compares version, world size, model, buckets, options and step of all ranks. Without `state`
+  /// it makes one of its own; one that is given has to outlive it, and to have the tensors that
+  /// state() of another Exchange of this kind has. Without `buckets` there is one, with everything.
+  Exchange(Group& group, std::vector<TensorSpec> model, CompressOptions compress,
+           ExchangeOptions options = {}, State* state = nullptr, Buckets buckets = {});
+  /// Waits for the bucket under way, if there is one. A step that was begun and not finished is
+  /// announced as failed.
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// A whole step: `targets[tensor]` += alpha · the sum over all ranks. Gradients of the whole
-  /// tensors, in increasing order; targets for every tensor of the model.
-  Bucket step(std::span<const Gradient> gradients, std::span<const std::span<float>> targets,
-              float alpha, const Compressor::Call& call = {});
+  /// A whole step on the calling thread: `targets[tensor]` += alpha · the sum over all ranks.
+  /// Gradients in increasing order of tensor; targets for every tensor of the model.
+  Collected step(std::span<const Gradient> gradients, std::span<const std::span<float>> targets,
+                 float alpha, const Compressor::Call& call = {});
 
-  /// The parts of a step, for several buckets: collect each, apply all when all are there, then
-  /// commit. If any fails, u and v get back what this step selected (collect does that itself, and
-  /// restore() is for failures between the parts), and the group is dead.
-  /// `next` are bounds of the group's following swaps, where they are known (Group::swap).
-  Bucket collect(std::span<const Gradient> gradients, const Compressor::Call& call = {},
-                 std::span<const std::uint64_t> next = {});
-  void apply(const Bucket& bucket, std::span<const std::span<float>> targets, float alpha) const;
+  /// Begins the exchange of the next bucket. The gradients' memory stays the caller's, and has to
+  /// stay as it is until finish(). With clipping and several buckets, `call` has the norm of all.
+  void submit(std::span<const Gradient> gradients, const Compressor::Call& call = {});
+  /// Buckets of this step that submit() was called for.
+  std::size_t submitted() const noexcept;
+  /// Waits for all buckets. An Error has abandoned the step.
+  Collected finish();
+  /// Ends a step that cannot be finished: waits for what is under way, tells the other ranks, gives
+  /// u and v back what was selected, and accumulates those of `gradients` that were not yet, as in
+  /// a step that sent nothing: no gradient is lost.
+  void abandon(const Error& cause, std::span<const Gradient> gradients = {},
+               const Compressor::Call& call = {}) noexcept;
+
+  void apply(const Collected& collected, std::span<const std::span<float>> targets,
+             float alpha) const;
   /// The same with a factor for each tensor, such as learning rates of its own.
-  void apply(const Bucket& bucket, std::span<const std::span<float>> targets,
+  void apply(const Collected& collected, std::span<const std::span<float>> targets,
              std::span<const float> alphas) const;
-  /// Also compares parameter hashes when it is time to: errors of that come after the step was
-  /// committed, and say so.
-  void commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets);
-  void restore() noexcept;
+  /// The step has happened: residuals and the step number change. Hashes `targets`, the parameters,
+  /// when that is due.
+  void commit(const Collected& collected, std::span<const std::span<float>> targets);
 
-  /// What the swap of collect() may need for these tensors, in increasing order, at this step; 0
-  /// where the algorithm makes none.
-  std::uint64_t swap_bound(std::span<const std::size_t> tensors) const;
+  /// Told to the other ranks with the next bucket; see Collected::stop. From any thread.
+  void request_stop() noexcept;
 
   /// Compares the parameters of all ranks now, whatever check_parameters_every says: at the end of
   /// a run. Throws Error(diverged), naming the rank. A collective call.
   void check_parameters(std::span<const std::span<float>> parameters);
 
-  Compressor& compressor() noexcept;
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-/// Runs work on one thread of its own, in the order given: collect() of bucket after bucket, while
-/// backward goes on. Destruction waits for what was given, so declare it after the Exchange and all
-/// that the work refers to; wait for all futures before calling restore().
-class Driver {
- public:
-  Driver();
-  ~Driver();
-  Driver(const Driver&) = delete;
-  Driver& operator=(const Driver&) = delete;
-
-  std::future<Bucket> submit(std::function<Bucket()> work);
+  State& state() noexcept;
+  const State& state() const noexcept;
+  /// Of the last step, by tensor.
+  std::span<const TensorStats> stats() const noexcept;
+  /// Factor that clipping applied in the last step.
+  double clip_factor() const noexcept;
+  /// Norm of these gradients, for Compressor::Call::norm.
+  double norm(std::span<const Gradient> gradients) const;
 
  private:
   struct Impl;

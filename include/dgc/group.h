@@ -40,6 +40,10 @@ struct Traffic {
   std::uint64_t bytes_received = 0;
   std::uint64_t messages_sent = 0;
 
+  Traffic operator+(const Traffic& more) const {
+    return {bytes_sent + more.bytes_sent, bytes_received + more.bytes_received,
+            messages_sent + more.messages_sent};
+  }
   Traffic operator-(const Traffic& earlier) const {
     return {bytes_sent - earlier.bytes_sent, bytes_received - earlier.bytes_received,
             messages_sent - earlier.messages_sent};

@@ -7,9 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "dgc/error.h"
 
 namespace dgc {
 
@@ -67,25 +71,42 @@ struct FrameInfo {
   std::uint64_t header_bytes() const { return bytes - value_bytes - index_bytes; }
 };
 
+/// What a rank tells the others with a bucket of a step, beside its frames.
+struct Notice {
+  std::uint32_t bucket = 0;
+  std::vector<bool> present;  ///< by tensor of the bucket: this rank has a gradient of it
+  bool stop = false;          ///< this rank wants to stop after this step
+  bool nonfinite = false;     ///< a gradient is NaN or infinite, and the step is to be skipped
+  std::optional<std::uint64_t> parameters;  ///< hash of the parameters, when it is due
+
+  /// Why this rank gives up. Such a message has no frames.
+  struct Failure {
+    ErrorCode code = ErrorCode::internal;
+    std::string text;  ///< cut after kLongestCause bytes on the wire
+  };
+  std::optional<Failure> failure;
+
+  static constexpr std::size_t kLongestCause = 512;
+};
+
 /// Fields that travel with a message and mean nothing to the codec.
 struct MessageHeader {
   std::uint64_t step = 0;
   std::uint32_t schema = 0;  ///< hash of the tensor set and options; 0 when unused
   std::uint16_t sender = 0;  ///< rank
-};
-
-struct MessageInfo {
-  MessageHeader header;
-  std::uint64_t bytes = 0;
-  std::vector<FrameInfo> frames;
+  std::optional<Notice> notice = {};
 };
 
 /// Largest size of a frame with at most `entries` of `elements`. No input exceeds it.
 std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType type,
                         IndexCoding coding) noexcept;
 
-/// Bytes of a message beyond its frames.
+/// Bytes of a message beyond its frames and its notice.
 inline constexpr std::size_t kMessageOverhead = 40;
+/// Bytes of a notice.
+std::size_t notice_bytes(const Notice& notice) noexcept;
+/// The most that a notice without a failure takes, for a bucket of so many tensors.
+std::size_t notice_bound(std::size_t tensors) noexcept;
 
 /// Writes one frame to `out`, which must hold at least `frame_bound(…)` bytes.
 ///
@@ -101,7 +122,7 @@ FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out, std::s
 /// Assembles a message in a caller-owned buffer. Frames must be added in increasing tensor order.
 class MessageWriter {
  public:
-  /// `out` must hold kMessageOverhead plus all frames.
+  /// `out` must hold kMessageOverhead, the notice and all frames.
   MessageWriter(std::span<std::byte> out, const MessageHeader& header);
   /// Encodes a frame in place; see encode_frame.
   FrameInfo add(const FrameInput& input, std::span<float> decoded);
@@ -119,19 +140,34 @@ class MessageWriter {
   std::int64_t last_tensor_ = -1;
 };
 
-/// Checks a message completely (checksum, structure, every index and value) without decoding it
-/// into anything, and says what is in it. Throws Error with the code of the first problem found.
-MessageInfo inspect_message(std::span<const std::byte> message);
+/// A message that has been checked completely: checksum, structure, every index and value. Nothing
+/// else makes one, and decoding takes nothing else. It refers to the bytes it was made of, which
+/// have to stay as they are while it is used.
+class CheckedMessage {
+ public:
+  /// Throws Error with the code of the first problem found.
+  explicit CheckedMessage(std::span<const std::byte> message);
 
-/// Adds `alpha` times every entry of the message to its tensor: `targets[tensor][index]`.
-/// The message is validated completely before the first write, so that on an Error (any of the
-/// message codes, shape_mismatch, unknown_tensor) the targets are untouched. Allocates nothing.
-/// Returns the header, so that callers can compare step, schema and sender.
-MessageHeader decode_add(std::span<const std::byte> message,
-                         std::span<const std::span<float>> targets, float alpha = 1.0f);
+  const MessageHeader& header() const noexcept { return header_; }
+  std::span<const FrameInfo> frames() const noexcept { return frames_; }
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  /// The frames themselves, one after the other.
+  std::span<const std::byte> body() const noexcept { return body_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::span<const std::byte> body_;
+  MessageHeader header_;
+  std::vector<FrameInfo> frames_;
+};
+
+/// Adds `alpha` times every entry of the message to its tensor: `targets[tensor][index]`. Throws
+/// Error, with the targets untouched: shape_mismatch, unknown_tensor. Allocates nothing.
+void decode_add(const CheckedMessage& message, std::span<const std::span<float>> targets,
+                float alpha = 1.0f);
 /// The same with a factor for each target.
-MessageHeader decode_add(std::span<const std::byte> message,
-                         std::span<const std::span<float>> targets, std::span<const float> alphas);
+void decode_add(const CheckedMessage& message, std::span<const std::span<float>> targets,
+                std::span<const float> alphas);
 
 struct Entries {
   std::uint32_t tensor = 0;
@@ -140,8 +176,8 @@ struct Entries {
   std::vector<float> values;
 };
 
-/// The entries of every frame, validated. Throws Error(limit_exceeded) when the message holds more
-/// than `max_entries` in all.
-std::vector<Entries> decode_entries(std::span<const std::byte> message, std::uint64_t max_entries);
+/// The entries of every frame. Throws Error(limit_exceeded) when the message holds more than
+/// `max_entries` in all.
+std::vector<Entries> decode_entries(const CheckedMessage& message, std::uint64_t max_entries);
 
 }  // namespace dgc

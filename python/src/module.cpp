@@ -83,15 +83,16 @@ py::dict dict_of(const FrameInfo& frame) {
 
 py::dict inspect(const py::object& message) {
   const Contents contents(message);
-  MessageInfo info;
+  std::optional<CheckedMessage> checked;
   {
     const py::gil_scoped_release unlocked;
-    info = inspect_message(contents.bytes());
+    checked.emplace(contents.bytes());
   }
   py::list frames;
-  for (const FrameInfo& frame : info.frames) frames.append(dict_of(frame));
-  return py::dict("step"_a = info.header.step, "schema"_a = info.header.schema,
-                  "sender"_a = info.header.sender, "bytes"_a = info.bytes, "frames"_a = frames);
+  for (const FrameInfo& frame : checked->frames()) frames.append(dict_of(frame));
+  const MessageHeader& header = checked->header();
+  return py::dict("step"_a = header.step, "schema"_a = header.schema, "sender"_a = header.sender,
+                  "bytes"_a = contents.bytes().size(), "frames"_a = frames);
 }
 
 /// (tensor, elements, positions as int64, values as float32) of each frame of a rank's message.
@@ -100,8 +101,9 @@ py::list decode(const Bytes& message, std::size_t rank, std::uint64_t step, std:
   std::vector<std::vector<std::int64_t>> positions;
   {
     const py::gil_scoped_release unlocked;
-    check_header(inspect_message(message.span()).header, rank, step, schema);
-    all = decode_entries(message.span(), std::numeric_limits<std::uint64_t>::max());
+    const CheckedMessage checked(message.span());
+    check_header(checked.header(), rank, step, schema);
+    all = decode_entries(checked, std::numeric_limits<std::uint64_t>::max());
     for (const Entries& frame : all) {
       positions.emplace_back(frame.indices.begin(), frame.indices.end());
     }

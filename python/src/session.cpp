@@ -24,6 +24,15 @@ std::vector<float> copy_of(std::span<const float> values) { return {values.begin
               std::move(problem), "all ranks have to make the same calls, with the same options");
 }
 
+CheckedMessage checked_from(std::size_t rank, const Bytes& bytes) {
+  try {
+    return CheckedMessage(bytes.span());
+  } catch (const Error& error) {
+    throw Error(error.code(), error.operation(), fmt::format("rank {}", rank),
+                fmt::format("{}: {}", error.subject(), error.problem()), error.hint());
+  }
+}
+
 }  // namespace
 
 Session::Session(std::vector<TensorSpec> tensors, std::uint32_t rank, std::uint32_t workers,
@@ -87,16 +96,17 @@ void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& 
   for (const Array& target : targets) tensors = std::max(tensors, target.tensor + 1);
   std::vector<std::span<float>> by_tensor(tensors);
   for (const Array& target : targets) by_tensor[target.tensor] = target.values();
+  // All are checked before any is added.
+  std::vector<CheckedMessage> checked;
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    MessageHeader header;
-    try {
-      header = decode_add(messages[rank].span(), by_tensor, alpha);
-    } catch (const Error& error) {
-      throw Error(error.code(), error.operation(), fmt::format("rank {}", rank),
-                  fmt::format("{}: {}", error.subject(), error.problem()), error.hint());
+    const CheckedMessage& message = checked.emplace_back(checked_from(rank, messages[rank]));
+    check_header(message.header(), rank, step, schema);
+    for (const FrameInfo& frame : message.frames()) {
+      if (frame.tensor < tensors && by_tensor[frame.tensor].size() == frame.elements) continue;
+      mismatch(rank, fmt::format("sent tensor {} with {} elements", frame.tensor, frame.elements));
     }
-    check_header(header, rank, step, schema);
   }
+  for (const CheckedMessage& message : checked) decode_add(message, by_tensor, alpha);
 }
 
 }  // namespace dgc::python

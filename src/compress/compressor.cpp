@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compress/compressor_impl.h"
+#include "compress/internals.h"
 #include "compress/options.h"
 #include "dgc/error.h"
 #include "wire/values.h"
@@ -406,12 +407,15 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
                                  const Call& call) {
   Impl& my = *impl_;
   my.check_call(gradients);
-  my.check_room(gradients, out.size());
+  const std::size_t notice = call.notice != nullptr ? notice_bytes(*call.notice) : 0;
+  my.check_room(gradients, out.size() - std::min(out.size(), notice));
   my.run(gradients, call, std::nullopt);
   const Clock::time_point start = Clock::now();
-  MessageWriter writer(out, {.step = my.state.step(),
-                             .schema = my.options.schema,
-                             .sender = static_cast<std::uint16_t>(my.state.rank())});
+  MessageHeader header{.step = my.state.step(),
+                       .schema = my.options.schema,
+                       .sender = static_cast<std::uint16_t>(my.state.rank())};
+  if (call.notice != nullptr) header.notice = *call.notice;
+  MessageWriter writer(out, header);
   for (const TensorJob& job : my.jobs) {
     writer.append(static_cast<std::uint32_t>(job.tensor),
                   std::span(my.slots[job.tensor].frame).first(my.stats[job.tensor].frame.bytes));
@@ -421,9 +425,10 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   return size;
 }
 
-void Compressor::lay_out(std::span<const Gradient> gradients, std::span<float> values,
-                         ValueType transport, const Call& call) {
-  Impl& my = *impl_;
+void compress::Internals::lay_out(Compressor& compressor, std::span<const Gradient> gradients,
+                        std::span<float> values, ValueType transport,
+                        const Compressor::Call& call) {
+  Compressor::Impl& my = *compressor.impl_;
   my.check_call(gradients);
   std::size_t total = 0;
   for (const Gradient& gradient : gradients) total += gradient.values.size();
@@ -456,8 +461,8 @@ void Compressor::restore() {
   impl_->step_open = false;
 }
 
-bool Compressor::accumulated(std::size_t tensor) const noexcept {
-  return impl_->slots[tensor].accumulated;
+bool compress::Internals::accumulated(const Compressor& compressor, std::size_t tensor) noexcept {
+  return compressor.impl_->slots[tensor].accumulated;
 }
 std::span<const TensorStats> Compressor::stats() const noexcept { return impl_->stats; }
 double Compressor::clip_factor() const noexcept { return impl_->clip_factor; }

@@ -1,7 +1,8 @@
-// What the algorithms share: the parts of an Exchange, and the contents of a Bucket.
+// What the algorithms share: the parts of an Exchange, a bucket on its way, and what came of it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 namespace dgc::exchange {
 
+/// Unchanged parts of an Exchange.
 struct Context {
   Group& group;
   const std::vector<TensorSpec>& model;
@@ -17,28 +19,47 @@ struct Context {
   Compressor& compressor;
   const ExchangeOptions& options;
 
-  /// k of a tensor of the state at this step.
-  Load load_of(std::size_t tensor) const;
-  /// Throws unless the message is valid, of this step and schema, says that it is from `sender`,
-  /// and is of these tensors, which have the sizes that the gradients say: after that it can be
-  /// applied blindly. `peer` is whom it came from, as users count ranks.
-  void check_message(std::span<const std::byte> message, int sender, int peer, const char* phase,
-                     std::span<const Gradient> tensors) const;
+  /// k of a tensor of the state at a step.
+  Load load_of(std::size_t tensor, std::uint64_t step) const;
+  Load load_of(std::size_t tensor) const { return load_of(tensor, state.step()); }
+  /// How a tensor's values travel in messages.
+  ValueType values_of(const Load& load) const;
+  /// Most bytes of a tensor's frame at a step.
+  std::uint64_t frame_bound_of(std::size_t tensor, std::uint64_t step) const;
 };
 
-/// Adds what a phase moves to a bucket's list.
-class PhaseMeter {
+/// Bounds of the messages of the rounds to come, the first for the round that is next: all ranks
+/// have the same, and make room for two rounds ahead (Group::swap).
+class Rounds {
  public:
-  PhaseMeter(const Group& group, Bucket::Impl& bucket, std::string name);
-  ~PhaseMeter();
-  PhaseMeter(const PhaseMeter&) = delete;
-  PhaseMeter& operator=(const PhaseMeter&) = delete;
+  explicit Rounds(std::vector<std::uint64_t> bounds) : bounds_(std::move(bounds)) {}
+  /// Goes on to the next round and returns its bound.
+  std::uint64_t next() { return bounds_.at(at_++); }
+  std::span<const std::uint64_t> following() const { return std::span(bounds_).subspan(at_); }
 
  private:
-  const Group& group_;
-  Bucket::Impl& bucket_;
-  std::string name_;
-  Traffic before_;
+  std::vector<std::uint64_t> bounds_;
+  std::size_t at_ = 0;
+};
+
+/// A bucket on its way.
+struct Task {
+  Notice notice;                    // of this rank
+  std::vector<Gradient> gradients;  // of all tensors of the bucket; zeros stand for those not here
+  Compressor::Call call;
+  Rounds rounds;
+  std::optional<Error> refused = {};  // why this rank cannot take part
+
+  void throw_if_refused() const {
+    if (refused) throw Error(*refused);
+  }
+};
+
+/// What a rank sent, checked.
+struct Received {
+  Parcel parcel;  // holds what the others refer to
+  CheckedMessage message;
+  std::span<const std::byte> values;  // dense values that follow the message
 };
 
 /// New residuals of a range, written when the step is committed: until then it can be taken back.
@@ -55,33 +76,11 @@ struct ResidualError {
   float value;
 };
 
-/// `next` is for Group::swap.
-void run_allgather(Context& context, std::span<const Gradient> gradients,
-                   const Compressor::Call& call, std::span<const std::uint64_t> next,
-                   Bucket::Impl& bucket);
-void run_owner(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,
-               Bucket::Impl& bucket);
-void run_dense(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,
-               Bucket::Impl& bucket);
-void run_hierarchical(Context& context, const Topology& topology,
-                      std::span<const Gradient> gradients, const Compressor::Call& call,
-                      Bucket::Impl& bucket);
-
-/// Compares a text of all ranks, line by line. Throws Error(configuration_mismatch) naming the
-/// first difference, the same on every rank.
-void handshake(Group& group, const std::string& description);
-/// Throws Error(diverged) unless all ranks hold the same parameters.
-void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
-                        std::uint64_t step);
-
-}  // namespace dgc::exchange
-
-namespace dgc {
-
-struct Bucket::Impl {
+/// What came of a bucket.
+struct Contents {
   /// Messages to be added, in this order. Where `offsets` is not empty, tensor t of message i
   /// begins at offsets[i][t] of its target and has the size that the message says.
-  std::vector<std::vector<std::byte>> messages;
+  std::vector<Received> messages;
   std::vector<std::vector<std::size_t>> offsets;
   /// Sums of tensors that went densely, end to end.
   std::vector<std::size_t> dense_tensors;
@@ -89,13 +88,61 @@ struct Bucket::Impl {
   /// What rounding took from them, if anything; it goes back into the residual at the commit.
   std::vector<float> dense_errors;
 
-  std::vector<exchange::ResidualRange> ranges;
-  std::vector<exchange::ResidualError> errors;
+  std::vector<ResidualRange> ranges;
+  std::vector<ResidualError> errors;
+
+  /// What any rank said: a tensor is present, a gradient is not finite, somebody wants to stop.
+  Notice merged;
 
   std::vector<Phase> phases;
   std::uint64_t message_bytes = 0;
-  std::string choice;
-  Seconds seconds;
+  Traffic moved;
+  std::size_t sparse = 0;      // tensors that went as frames
+  bool lengths_first = false;  // room for the messages would have been too much
+  Collected::Seconds seconds;
+  double gradient_squares = 0.0;
+  double residual_squares = 0.0;
 };
 
-}  // namespace dgc
+/// Adds to the phase of that name, or appends it.
+void add_phase(std::vector<Phase>& phases, const Phase& one);
+
+/// Adds what a phase moves to a bucket's list.
+class PhaseMeter {
+ public:
+  PhaseMeter(const Group& group, Contents& contents, std::string name);
+  ~PhaseMeter();
+  PhaseMeter(const PhaseMeter&) = delete;
+  PhaseMeter& operator=(const PhaseMeter&) = delete;
+
+ private:
+  const Group& group_;
+  Contents& contents_;
+  std::string name_;
+  Traffic before_;
+};
+
+/// The message of `sparse` to everybody, and with it each rank's part of `dense`; then, if there is
+/// any, the sums of the parts.
+void run_allgather(Context& context, Task& task, std::span<const Gradient> sparse,
+                   std::span<const Gradient> dense, Contents& contents);
+void run_owner(Context& context, Task& task, Contents& contents);
+
+/// Bounds of the rounds of run_allgather and run_owner for these tensors at a step.
+std::vector<std::uint64_t> allgather_bounds(const Context& context, std::uint64_t step,
+                                            std::span<const std::size_t> sparse,
+                                            std::span<const std::size_t> dense);
+std::vector<std::uint64_t> owner_bounds(const Context& context, std::uint64_t step,
+                                        std::span<const std::size_t> tensors);
+
+/// Compares a text of all ranks, line by line. Throws Error(configuration_mismatch) naming the
+/// first difference, the same on every rank.
+void handshake(Group& group, const std::string& description);
+std::uint64_t hash_of(std::span<const std::span<float>> parameters);
+/// Throws Error(diverged) unless all ranks have the same hash. By rank.
+void compare_hashes(std::span<const std::uint64_t> hashes, std::uint64_t step);
+/// The same for parameters, by a round of its own.
+void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
+                        std::uint64_t step);
+
+}  // namespace dgc::exchange

@@ -1,17 +1,16 @@
-// One thread with a queue: buckets are exchanged in the order they were given, as on all ranks.
+#include "exchange/driver.h"
+
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
 
-#include "dgc/exchange.h"
-
-namespace dgc {
+namespace dgc::exchange {
 
 struct Driver::Impl {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::packaged_task<Bucket()>> tasks;
+  std::deque<std::packaged_task<Contents()>> tasks;
   bool stopping = false;
   std::jthread thread{[this] { run(); }};
 
@@ -20,7 +19,7 @@ struct Driver::Impl {
     while (true) {
       changed.wait(lock, [this] { return stopping || !tasks.empty(); });
       if (tasks.empty()) return;
-      std::packaged_task<Bucket()> task = std::move(tasks.front());
+      std::packaged_task<Contents()> task = std::move(tasks.front());
       tasks.pop_front();
       lock.unlock();
       task();  // what it throws is in the future
@@ -39,9 +38,9 @@ Driver::~Driver() {
   impl_->changed.notify_all();
 }
 
-std::future<Bucket> Driver::submit(std::function<Bucket()> work) {
-  std::packaged_task<Bucket()> task(std::move(work));
-  std::future<Bucket> result = task.get_future();
+std::future<Contents> Driver::submit(std::function<Contents()> work) {
+  std::packaged_task<Contents()> task(std::move(work));
+  std::future<Contents> result = task.get_future();
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->tasks.push_back(std::move(task));
@@ -50,4 +49,4 @@ std::future<Bucket> Driver::submit(std::function<Bucket()> work) {
   return result;
 }
 
-}  // namespace dgc
+}  // namespace dgc::exchange

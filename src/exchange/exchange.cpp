@@ -1,112 +1,81 @@
-// A step over a Group: collect (an algorithm moves and checks what all ranks selected), apply,
-// commit. Parameters and state change only after everything has arrived and been checked; whatever
-// fails before, the others are told and u and v get back what was selected (docs/exchange.md).
+// A step over a Group: submit buckets (src/exchange/bucket.cpp moves and checks what all ranks
+// selected), finish, apply, commit. Parameters and state change only after everything has arrived
+// and been checked; whatever fails before, the others are told and u and v get back what was
+// selected (docs/exchange.md). All that ends a step early goes through abandon().
 #include "dgc/exchange.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
+#include "compress/internals.h"
 #include "dgc/version.h"
-#include "exchange/context.h"
+#include "engine/ended.h"
+#include "exchange/bucket.h"
+#include "exchange/driver.h"
 #include "exchange/options.h"
+#include "wire/message.h"
 
 namespace dgc {
 
-Bucket::Bucket() : impl(std::make_unique<Impl>()) {}
-Bucket::Bucket(Bucket&&) noexcept = default;
-Bucket& Bucket::operator=(Bucket&&) noexcept = default;
-Bucket::~Bucket() = default;
-const std::vector<Phase>& Bucket::phases() const noexcept { return impl->phases; }
-std::uint64_t Bucket::message_bytes() const noexcept { return impl->message_bytes; }
-std::string Bucket::choice() const { return impl->choice; }
-const Bucket::Seconds& Bucket::seconds() const noexcept { return impl->seconds; }
+using namespace exchange;
 
-namespace exchange {
+struct Collected::Contents {
+  std::vector<exchange::Contents> buckets;
+};
 
-Load Context::load_of(std::size_t tensor) const {
-  const TensorSpec& spec = state.tensors()[tensor];
-  const std::uint64_t elements = spec.elements();
-  if (spec.dense) return {elements, elements};
-  const double ratio =
-      compressor.options().schedule.ratio_at(static_cast<std::int64_t>(state.step()));
-  return {elements, entries_at(ratio, elements)};
-}
-
-void Context::check_message(std::span<const std::byte> message, int sender, int peer_rank,
-                            const char* phase, std::span<const Gradient> tensors) const {
-  const std::string peer = fmt::format("rank {}", peer_rank);
-  MessageInfo info;
-  try {
-    info = inspect_message(message);
-  } catch (const Error& error) {
-    throw Error(error.code(), phase, peer,
-                fmt::format("sent a bad message at step {}: {}: {}", state.step(), error.subject(),
-                            error.problem()),
-                error.hint());
-  }
-  const auto mismatch = [&](const char* what, std::uint64_t theirs, std::uint64_t ours) {
-    throw Error(ErrorCode::configuration_mismatch, phase, peer,
-                fmt::format("sent a message with {} {}, {} expected", what, theirs, ours),
-                "nothing was applied");
-  };
-  if (info.header.step != state.step()) mismatch("step", info.header.step, state.step());
-  if (info.header.schema != compressor.options().schema) {
-    mismatch("schema", info.header.schema, compressor.options().schema);
-  }
-  if (info.header.sender != sender) {
-    mismatch("sender", info.header.sender, static_cast<std::uint64_t>(sender));
-  }
-  auto next = tensors.begin();
-  for (const FrameInfo& frame : info.frames) {
-    next = std::find_if(next, tensors.end(),
-                        [&](const Gradient& g) { return g.tensor == frame.tensor; });
-    if (next == tensors.end()) {
-      throw Error(ErrorCode::unknown_tensor, phase, peer,
-                  fmt::format("sent tensor {}, which is not of this bucket", frame.tensor),
-                  "nothing was applied");
-    }
-    if (frame.elements != next->values.size())
-      mismatch("tensor size", frame.elements, next->values.size());
-  }
-}
-
-PhaseMeter::PhaseMeter(const Group& group, Bucket::Impl& bucket, std::string name)
-    : group_(group), bucket_(bucket), name_(std::move(name)), before_(group.traffic()) {}
-
-PhaseMeter::~PhaseMeter() {
-  const Traffic moved = group_.traffic() - before_;
-  for (Phase& phase : bucket_.phases) {
-    if (phase.name != name_) continue;
-    phase.traffic = {phase.traffic.bytes_sent + moved.bytes_sent,
-                     phase.traffic.bytes_received + moved.bytes_received,
-                     phase.traffic.messages_sent + moved.messages_sent};
-    return;
-  }
-  bucket_.phases.push_back({std::move(name_), moved});
-}
-
-}  // namespace exchange
+Collected::Collected() : contents_(std::make_unique<Contents>()) {}
+Collected::Collected(Collected&&) noexcept = default;
+Collected& Collected::operator=(Collected&&) noexcept = default;
+Collected::~Collected() = default;
 
 namespace {
 
-using namespace exchange;
-
 /// Everything that has to be the same on all ranks, one fact a line.
-std::string describe(const Group& group, const std::vector<TensorSpec>& model, const State& state,
-                     const CompressOptions& compress, const ExchangeOptions& options) {
-  std::string text = fmt::format("dgc exchange protocol 1\nworld size {}\n", group.size());
+std::string describe(const Group& group, const std::vector<TensorSpec>& model,
+                     const Buckets& buckets, const State& state, const CompressOptions& compress,
+                     const ExchangeOptions& options) {
+  std::string text = fmt::format("dgc version {}\nworld size {}\n", DGC_VERSION, group.size());
   for (const TensorSpec& tensor : model) {
     text += fmt::format("tensor {} {} {}\n", tensor.name, tensor.shape_text(),
                         tensor.dense ? "dense" : "sparse");
   }
+  for (const auto& bucket : buckets) text += fmt::format("bucket of {}\n", fmt::join(bucket, ", "));
   text += compared_text(compress_options(), compress);
   text += compared_text(exchange_options(), options);
   text += fmt::format("workers {}\nstep {}\n", state.workers(), state.step());
   return text;
+}
+
+void check_buckets(const Buckets& buckets, std::size_t tensors) {
+  std::vector<bool> seen(tensors);
+  for (const auto& bucket : buckets) {
+    std::size_t next = 0;
+    for (const std::size_t t : bucket) {
+      if (t >= tensors || t < next || seen[t]) {
+        throw Error(ErrorCode::invalid_argument, "exchange", fmt::format("tensor {}", t),
+                    "is in two buckets, not in order, or not in the model",
+                    "every tensor once, in increasing order");
+      }
+      seen[t] = true;
+      next = t + 1;
+    }
+  }
+  if (std::find(seen.begin(), seen.end(), false) == seen.end()) return;
+  throw Error(ErrorCode::invalid_argument, "exchange", "buckets", "lack a tensor of the model");
+}
+
+Buckets buckets_or_one(Buckets buckets, std::size_t tensors) {
+  if (!buckets.empty()) return buckets;
+  buckets.emplace_back();
+  for (std::size_t t = 0; t < tensors; ++t) buckets[0].push_back(t);
+  return buckets;
 }
 
 }  // namespace
@@ -114,70 +83,87 @@ std::string describe(const Group& group, const std::vector<TensorSpec>& model, c
 struct Exchange::Impl {
   Group& group;
   std::vector<TensorSpec> model;
-  State& state;
-  Compressor compressor;
+  Buckets buckets;
   ExchangeOptions options;
   std::optional<Topology> topology;
+  std::optional<State> own;
+  State& state;
+  Compressor compressor;
   Context context{group, model, state, compressor, options};
-  bool compared = false;  // parameters of all ranks, once at least
+  BucketRunner runner{context, topology, buckets};
 
-  Impl(Group& g, std::vector<TensorSpec> m, State& s, CompressOptions c, ExchangeOptions o)
+  std::atomic<bool> stop{false};
+  bool compared = false;                     // parameters of all ranks, once at least
+  std::optional<std::uint64_t> parameters;   // their hash, where it is due with the next step
+  std::optional<Error> failure;              // what ended a step; none can follow
+  std::size_t submitted = 0;                 // buckets of the current step
+  std::vector<std::future<exchange::Contents>> pending;
+  std::optional<Driver> driver;              // last: it ends before what its work refers to
+
+  Impl(Group& g, std::vector<TensorSpec> m, CompressOptions c, ExchangeOptions o, State* given,
+       Buckets b)
       : group(g),
         model(std::move(m)),
-        state(s),
-        compressor(s, std::move(c)),
-        options(std::move(o)) {}
-
-  void check_state(const std::vector<TensorSpec>& expected, int rank, int workers) const {
-    if (state.tensors() != expected) {
+        buckets(buckets_or_one(std::move(b), model.size())),
+        options(std::move(o)),
+        topology(topology_of(g, options)),
+        own(given != nullptr ? std::optional<State>() : make_state(c.momentum != 0.0f)),
+        state(given != nullptr ? *given : *own),
+        compressor(state, std::move(c)) {
+    check_options(options);
+    check_buckets(buckets, model.size());
+    if (topology && compressor.options().clip_norm > 0.0 && buckets.size() > 1) {
       throw Error(
-          ErrorCode::invalid_argument, "exchange", "state", "is not made of the model's tensors",
-          options.algorithm == Algorithm::hierarchical ? "make it of share_of(model, topology)"
-                                                       : "make it of the model");
+          ErrorCode::invalid_argument, "exchange", "buckets",
+          "clipping is by the norm of a host's mean gradient, which has to go as a whole then",
+          "give no buckets");
     }
-    if (state.rank() != static_cast<std::uint32_t>(rank) ||
-        state.workers() != static_cast<std::uint32_t>(workers)) {
+    check_state();
+  }
+
+  static std::optional<Topology> topology_of(Group& group, const ExchangeOptions& options) {
+    if (options.algorithm != Algorithm::hierarchical) return std::nullopt;
+    return find_topology(group, options.host);
+  }
+  /// Tensors, rank and number of workers of this rank's state.
+  std::vector<TensorSpec> state_tensors() const {
+    return topology ? share_of(model, *topology) : model;
+  }
+  std::uint32_t state_rank() const {
+    return static_cast<std::uint32_t>(topology ? topology->host : group.rank());
+  }
+  std::uint32_t state_workers() const {
+    return static_cast<std::uint32_t>(topology ? topology->hosts : group.size());
+  }
+  State make_state(bool velocity) const {
+    return State(state_tensors(), state_rank(), state_workers(), velocity);
+  }
+  void check_state() const {
+    if (state.tensors() != state_tensors()) {
       throw Error(ErrorCode::invalid_argument, "exchange", "state",
-                  fmt::format("is of rank {} of {}, this is {} of {}", state.rank(),
-                              state.workers(), rank, workers));
+                  "is not made of the tensors that this rank compresses",
+                  "leave it out, or make it as the state() of another Exchange");
     }
-  }
-
-  double saved_by_dense(const Gradient& gradient) const {
-    const Load load = context.load_of(gradient.tensor);
-    const CompressOptions& c = compressor.options();
-    const ValueType values = load.entries == load.elements ? c.dense_values : c.values;
-    return exchange::saved_by_dense(load, values, options.dense_transport, group.size());
-  }
-
-  /// What `automatic` does; the same on every rank.
-  struct Choice {
-    std::vector<Gradient> sparse;
-    std::vector<Gradient> dense;
-  };
-  Choice choose(std::span<const Gradient> gradients) const {
-    Choice choice;
-    double saved = 0.0;
-    for (const Gradient& g : gradients) {
-      const double here = saved_by_dense(g);
-      saved += std::max(here, 0.0);
-      (here > 0.0 ? choice.dense : choice.sparse).push_back(g);
-    }
-    if (saved < kTwoRounds) return {{gradients.begin(), gradients.end()}, {}};
-    return choice;
+    if (state.rank() == state_rank() && state.workers() == state_workers()) return;
+    throw Error(ErrorCode::invalid_argument, "exchange", "state",
+                fmt::format("is of rank {} of {}, this is {} of {}", state.rank(), state.workers(),
+                            state_rank(), state_workers()));
   }
 
   /// Before anything is indexed by what the caller says.
-  void check_gradients(std::span<const Gradient> gradients) const {
-    std::size_t next = 0;
+  void check_gradients(std::span<const Gradient> gradients, std::size_t bucket) const {
+    const std::vector<std::size_t>& tensors = buckets[bucket];
+    auto next = tensors.begin();
     for (const Gradient& gradient : gradients) {
-      if (gradient.tensor >= model.size() || gradient.tensor < next) {
-        throw Error(
-            ErrorCode::invalid_argument, "exchange", fmt::format("tensor {}", gradient.tensor),
-            fmt::format("is not one of the model's {}, or not in increasing order", model.size()));
+      next = std::find(next, tensors.end(), gradient.tensor);
+      if (next == tensors.end()) {
+        throw Error(ErrorCode::invalid_argument, "exchange",
+                    fmt::format("tensor {}", gradient.tensor),
+                    fmt::format("is not one of the {} of bucket {}, or not in increasing order",
+                                tensors.size(), bucket));
       }
+      ++next;
       check_size(gradient.tensor, gradient.values.size(), "gradient");
-      next = gradient.tensor + 1;
     }
   }
   void check_targets(std::span<const std::span<float>> targets) const {
@@ -194,172 +180,277 @@ struct Exchange::Impl {
         fmt::format("the {} has {} elements, the model {}", what, size, model[tensor].elements()));
   }
 
-  void collect(std::span<const Gradient> gradients, const Compressor::Call& call,
-               std::span<const std::uint64_t> next, Bucket::Impl& bucket) {
-    check_gradients(gradients);
-    switch (options.algorithm) {
-      case Algorithm::allgather:
-        run_allgather(context, gradients, call, next, bucket);
-        break;
-      case Algorithm::owner:
-        run_owner(context, gradients, call, bucket);
-        break;
-      case Algorithm::dense:
-        run_dense(context, gradients, call, bucket);
-        break;
-      case Algorithm::hierarchical:
-        run_hierarchical(context, *topology, gradients, call, bucket);
-        break;
-      case Algorithm::automatic: {
-        const auto [sparse, dense] = choose(gradients);
-        // Clipping is over all of them, so that its norm cannot be left to the parts.
-        Compressor::Call both = call;
-        if (!both.norm && compressor.options().clip_norm > 0.0)
-          both.norm = compressor.norm(gradients);
-        if (!sparse.empty()) run_allgather(context, sparse, both, next, bucket);
-        if (!dense.empty()) run_dense(context, dense, both, bucket);
-        bucket.choice = fmt::format("allgather {}, dense {}", sparse.size(), dense.size());
-        return;
+  /// The next bucket of the step. Throws before anything is sent.
+  BucketRunner::Given take(std::span<const Gradient> gradients, const Compressor::Call& call) {
+    if (failure) throw ended_earlier(*failure);
+    if (submitted >= buckets.size()) {
+      throw Error(ErrorCode::wrong_order, "exchange", fmt::format("step {}", state.step()),
+                  fmt::format("all {} buckets are submitted", buckets.size()),
+                  "call finish() and commit() before the next step");
+    }
+    check_gradients(gradients, submitted);
+    BucketRunner::Given given{.bucket = submitted,
+                              .gradients = {gradients.begin(), gradients.end()},
+                              .call = call,
+                              .stop = stop.load(),
+                              .parameters = {}};
+    if (submitted == 0) given.parameters = std::exchange(parameters, std::nullopt);
+    ++submitted;
+    return given;
+  }
+
+  /// Groups know nothing of steps; users want to know where to go back to.
+  Error with_step(const Error& error) const {
+    if (error.problem().find("step ") != std::string::npos) return error;
+    return Error(error.code(), error.operation(), error.subject(),
+                 fmt::format("{}, in step {}", error.problem(), state.step()), error.hint());
+  }
+
+  Collected collected(std::vector<exchange::Contents> all) const {
+    Collected sum;
+    sum.present.resize(model.size());
+    sum.densely.resize(model.size());
+    std::size_t sparse = 0;
+    std::size_t dense = 0;
+    bool lengths_first = false;
+    for (std::size_t b = 0; b < all.size(); ++b) {
+      const exchange::Contents& one = all[b];
+      sum.skipped |= options.skip_nonfinite && one.merged.nonfinite;
+      sum.stop |= one.merged.stop;
+      for (const Phase& phase : one.phases) add_phase(sum.phases, phase);
+      sum.message_bytes += one.message_bytes;
+      sum.moved = sum.moved + one.moved;
+      sum.seconds.compress += one.seconds.compress;
+      sum.seconds.encode += one.seconds.encode;
+      sum.seconds.exchange += one.seconds.exchange;
+      sum.seconds.statistics += one.seconds.statistics;
+      sum.gradient_norm += one.gradient_squares;
+      sum.residual_norm += one.residual_squares;
+      sparse += one.sparse;
+      dense += one.dense_tensors.size();
+      for (const std::size_t t : one.dense_tensors) sum.densely[t] = true;
+      lengths_first |= one.lengths_first;
+      for (std::size_t i = 0; i < buckets[b].size(); ++i) {
+        sum.present[buckets[b][i]] = one.merged.present[i];
       }
     }
-    bucket.choice = fmt::format("{} {}", name_of(options.algorithm), gradients.size());
+    sum.gradient_norm = std::sqrt(sum.gradient_norm);
+    sum.residual_norm = std::sqrt(sum.residual_norm);
+    sum.choice = options.algorithm == Algorithm::automatic
+                     ? fmt::format("allgather {}, dense {}", sparse, dense)
+                     : fmt::format("{} {}", name_of(options.algorithm), sparse + dense);
+    if (lengths_first) sum.choice += ", lengths first";
+    sum.contents_->buckets = std::move(all);
+    return sum;
+  }
+
+  void abandon(const Error& cause, std::span<const Gradient> gradients,
+               const Compressor::Call& call) noexcept {
+    // The group is the other thread's until that is done.
+    for (auto& bucket : pending) {
+      if (bucket.valid()) bucket.wait();
+    }
+    pending.clear();
+    submitted = 0;
+    group.fail(cause);
+    if (!failure) failure = cause;
+    compressor.restore();
+    runner.put_back();
+    accumulate(gradients, call);
+  }
+
+  void accumulate(std::span<const Gradient> gradients, const Compressor::Call& call) noexcept {
+    // Shares of a host's mean cannot be made of this worker's gradient.
+    if (topology) return;
+    for (const Gradient& gradient : gradients) {
+      if (gradient.tensor >= model.size()) continue;
+      if (compress::Internals::accumulated(compressor, gradient.tensor)) continue;
+      try {
+        std::vector<std::byte> scratch(compressor.bound({&gradient, 1}));
+        compressor.compress({&gradient, 1}, scratch, call);
+      } catch (const std::exception&) {
+        // Not finite, say: then it does not belong there.
+      }
+    }
+    compressor.restore();
   }
 };
 
-Exchange::Exchange(Group& group, std::vector<TensorSpec> model, State& state,
-                   CompressOptions compress, ExchangeOptions options) {
+Exchange::Exchange(Group& group, std::vector<TensorSpec> model, CompressOptions compress,
+                   ExchangeOptions options, State* state, Buckets buckets) {
   // Whatever is wrong here, the others are told: they wait in the handshake.
   try {
-    check_options(options);
-    const std::string description = describe(group, model, state, compress, options);
-    impl_ = std::make_unique<Impl>(group, std::move(model), state, std::move(compress),
-                                   std::move(options));
-    handshake(group, description);
-    if (impl_->options.algorithm == Algorithm::hierarchical) {
-      impl_->topology = find_topology(group, impl_->options.host);
-      impl_->check_state(share_of(impl_->model, *impl_->topology), impl_->topology->host,
-                         impl_->topology->hosts);
-    } else {
-      impl_->check_state(impl_->model, group.rank(), group.size());
-    }
+    impl_ = std::make_unique<Impl>(group, std::move(model), std::move(compress),
+                                   std::move(options), state, std::move(buckets));
+    handshake(group, describe(group, impl_->model, impl_->buckets, impl_->state,
+                              impl_->compressor.options(), impl_->options));
   } catch (const std::exception& error) {
     group.fail(as_error(error));
     throw;
   }
 }
 
-Exchange::~Exchange() = default;
+Exchange::~Exchange() {
+  if (!impl_ || impl_->submitted == 0) return;
+  // The others are waiting for the rest of this step.
+  abandon(Error(ErrorCode::wrong_order, "exchange", fmt::format("rank {}", impl_->group.rank()),
+                fmt::format("gave up in the middle of step {}", impl_->state.step()),
+                "look at what ended that rank"));
+}
 
-std::uint64_t Exchange::swap_bound(std::span<const std::size_t> tensors) const {
-  const Algorithm algorithm = impl_->options.algorithm;
-  if (algorithm != Algorithm::allgather && algorithm != Algorithm::automatic) return 0;
-  std::vector<Gradient> gradients;
-  for (const std::size_t t : tensors) {
-    if (t >= impl_->state.tensors().size()) {
-      throw Error(ErrorCode::invalid_argument, "swap_bound", fmt::format("tensor {}", t),
-                  fmt::format("is not one of the model's {}", impl_->model.size()));
+void Exchange::submit(std::span<const Gradient> gradients, const Compressor::Call& call) {
+  Impl& my = *impl_;
+  if (!my.driver) my.driver.emplace();
+  my.pending.push_back(my.driver->submit([&my, given = my.take(gradients, call)] {
+    try {
+      return my.runner.run(given);
+    } catch (const std::exception& error) {
+      my.group.fail(as_error(error));  // at once: the buckets behind this one must not wait
+      throw;
     }
-    gradients.push_back({t, std::as_const(impl_->state).residual(t)});  // for its size
-  }
-  return impl_->compressor.bound(gradients);
+  }));
 }
 
-Compressor& Exchange::compressor() noexcept { return impl_->compressor; }
+std::size_t Exchange::submitted() const noexcept { return impl_->submitted; }
 
-Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call,
-                         std::span<const std::uint64_t> next) {
-  Bucket bucket;
+Collected Exchange::finish() {
+  Impl& my = *impl_;
   const auto start = std::chrono::steady_clock::now();
-  const Compressor::Seconds before = impl_->compressor.seconds();
+  std::vector<exchange::Contents> all;
   try {
-    impl_->collect(gradients, call, next, *bucket.impl);
+    if (my.submitted != my.buckets.size()) {
+      throw Error(ErrorCode::wrong_order, "exchange", fmt::format("step {}", my.state.step()),
+                  fmt::format("{} of {} buckets are submitted", my.submitted, my.buckets.size()),
+                  "submit every bucket, those without gradients too");
+    }
+    for (auto& bucket : my.pending) all.push_back(bucket.get());
   } catch (const std::exception& exception) {
-    // The group is dead and the step cannot be finished: nothing selected may stay out of u and v.
-    const Error error = as_error(exception);
-    impl_->group.fail(error);
-    restore();
-    // Groups know nothing of steps; users want to know where to go back to.
-    if (error.problem().find("step ") != std::string::npos) throw Error(error);
-    throw Error(error.code(), error.operation(), error.subject(),
-                fmt::format("{}, in step {}", error.problem(), impl_->state.step()), error.hint());
+    const Error error = my.with_step(as_error(exception));
+    abandon(error);
+    throw Error(error);
   }
-  const Compressor::Seconds after = impl_->compressor.seconds();
-  Bucket::Seconds& seconds = bucket.impl->seconds;
-  seconds.compress = after.select - before.select;
-  seconds.encode = after.encode - before.encode;
-  const std::chrono::duration<double> total = std::chrono::steady_clock::now() - start;
-  seconds.exchange = total.count() - seconds.compress - seconds.encode;
-  return bucket;
+  my.pending.clear();
+  my.submitted = 0;
+  Collected sum = my.collected(std::move(all));
+  sum.seconds.waiting =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return sum;
 }
 
-void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> targets,
+void Exchange::abandon(const Error& cause, std::span<const Gradient> gradients,
+                       const Compressor::Call& call) noexcept {
+  impl_->abandon(cause, gradients, call);
+}
+
+Collected Exchange::step(std::span<const Gradient> gradients,
+                         std::span<const std::span<float>> targets, float alpha,
+                         const Compressor::Call& call) {
+  Impl& my = *impl_;
+  Collected sum;
+  try {
+    my.check_targets(targets);  // before anything is sent, or others would apply this step
+    std::vector<exchange::Contents> all;
+    for (std::size_t b = 0; b < my.buckets.size(); ++b) {
+      std::vector<Gradient> some(gradients.begin(), gradients.end());
+      if (my.buckets.size() > 1) {
+        std::erase_if(some, [&](const Gradient& g) {
+          return !std::binary_search(my.buckets[b].begin(), my.buckets[b].end(), g.tensor);
+        });
+      }
+      all.push_back(my.runner.run(my.take(some, call)));
+    }
+    my.submitted = 0;
+    sum = my.collected(std::move(all));
+    sum.seconds.waiting = sum.seconds.exchange;
+    if (sum.skipped) return sum;
+    apply(sum, targets, alpha);
+  } catch (const std::exception& exception) {
+    const Error error = my.with_step(as_error(exception));
+    abandon(error);
+    throw Error(error);
+  }
+  commit(sum, targets);
+  return sum;
+}
+
+void Exchange::apply(const Collected& collected, std::span<const std::span<float>> targets,
                      float alpha) const {
-  apply(bucket, targets, std::vector<float>(targets.size(), alpha));
+  apply(collected, targets, std::vector<float>(targets.size(), alpha));
 }
 
-void Exchange::apply(const Bucket& bucket, std::span<const std::span<float>> targets,
+void Exchange::apply(const Collected& collected, std::span<const std::span<float>> targets,
                      std::span<const float> alphas) const {
-  const Bucket::Impl& contents = *bucket.impl;
-  // Everything else was validated by collect.
+  // Everything else was checked before.
   impl_->check_targets(targets);
   if (alphas.size() != targets.size()) {
     throw Error(ErrorCode::shape_mismatch, "exchange", "alphas",
                 fmt::format("{} factors, the model has {} tensors", alphas.size(), targets.size()));
   }
-  for (std::size_t m = 0; m < contents.messages.size(); ++m) {
-    if (contents.offsets.empty()) {
-      decode_add(contents.messages[m], targets, alphas);
-      continue;
-    }
-    std::vector<std::span<float>> shares;
-    for (const FrameInfo& frame : inspect_message(contents.messages[m]).frames) {
-      shares.resize(frame.tensor + 1);
-      shares[frame.tensor] =
-          targets[frame.tensor].subspan(contents.offsets[m][frame.tensor], frame.elements);
-    }
-    decode_add(contents.messages[m], shares, alphas.first(shares.size()));
+  std::vector<std::span<float>> present(targets.begin(), targets.end());
+  for (std::size_t t = 0; t < present.size(); ++t) {
+    if (!collected.present[t]) present[t] = {};
   }
-  std::size_t at = 0;
-  for (const std::size_t tensor : contents.dense_tensors) {
-    for (float& x : targets[tensor]) x += alphas[tensor] * contents.dense_sum[at++];
+  for (const exchange::Contents& bucket : collected.contents_->buckets) {
+    for (std::size_t m = 0; m < bucket.messages.size(); ++m) {
+      const CheckedMessage& message = bucket.messages[m].message;
+      if (bucket.offsets.empty()) {
+        wire::add_some(message, present, alphas);
+        continue;
+      }
+      std::vector<std::span<float>> shares(targets.size());
+      for (const FrameInfo& frame : message.frames()) {
+        shares[frame.tensor] =
+            targets[frame.tensor].subspan(bucket.offsets[m][frame.tensor], frame.elements);
+      }
+      wire::add_some(message, shares, alphas);
+    }
+    std::size_t at = 0;
+    for (const std::size_t tensor : bucket.dense_tensors) {
+      const float* const sum = bucket.dense_sum.data() + at;
+      at += targets[tensor].size();
+      for (std::size_t i = 0; i < present[tensor].size(); ++i) {
+        present[tensor][i] += alphas[tensor] * sum[i];
+      }
+    }
   }
 }
 
-void Exchange::commit(std::span<Bucket> buckets, std::span<const std::span<float>> targets) {
-  State& state = impl_->state;
-  for (const Bucket& bucket : buckets) {
-    for (const ResidualRange& range : bucket.impl->ranges) {
+void Exchange::commit(const Collected& collected, std::span<const std::span<float>> targets) {
+  Impl& my = *impl_;
+  State& state = my.state;
+  const bool masks = state.has_velocity() && my.compressor.options().masking;
+  for (const exchange::Contents& bucket : collected.contents_->buckets) {
+    for (const ResidualRange& range : bucket.ranges) {
       std::copy(range.values.begin(), range.values.end(),
                 state.residual(range.tensor).subspan(range.begin).begin());
-      if (!state.has_velocity() || !impl_->compressor.options().masking) continue;
+      if (!masks) continue;
       for (const std::uint32_t index : range.masked) state.velocity(range.tensor)[index] = 0.0f;
     }
-    for (const ResidualError& error : bucket.impl->errors) {
+    for (const ResidualError& error : bucket.errors) {
       state.residual(error.tensor)[error.index] += error.value;
     }
-    if (bucket.impl->dense_errors.empty()) continue;
+    if (bucket.dense_errors.empty()) continue;
     std::size_t at = 0;
-    for (const std::size_t tensor : bucket.impl->dense_tensors) {
-      for (float& v : state.residual(tensor)) v += bucket.impl->dense_errors[at++];
+    for (const std::size_t tensor : bucket.dense_tensors) {
+      for (float& v : state.residual(tensor)) v += bucket.dense_errors[at++];
     }
   }
-  impl_->compressor.commit();
-  const auto every = static_cast<std::uint64_t>(impl_->options.check_parameters_every);
-  if (every == 0 || (impl_->compared && state.step() % every != 0)) return;
-  try {
-    check_parameters(targets);
-  } catch (const Error& error) {
-    throw Error(error.code(), error.operation(), error.subject(),
-                fmt::format("{}; step {} itself is committed", error.problem(), state.step() - 1),
-                error.hint());
-  }
+  my.compressor.commit();
+  // Last: whatever was written to tensors that no rank had a gradient of is undone.
+  my.runner.put_back_absent(collected.present);
+  const auto every = static_cast<std::uint64_t>(my.options.check_parameters_every);
+  if (every == 0 || (my.compared && state.step() % every != 0)) return;
+  my.check_targets(targets);
+  my.parameters = hash_of(targets);
+  my.compared = true;
 }
+
+void Exchange::request_stop() noexcept { impl_->stop = true; }
 
 void Exchange::check_parameters(std::span<const std::span<float>> parameters) {
   try {
     impl_->check_targets(parameters);
     compare_parameters(impl_->group, parameters, impl_->state.step());
-    impl_->compared = true;
   } catch (const std::exception& exception) {
     const Error error = as_error(exception);
     impl_->group.fail(error);
@@ -367,28 +458,19 @@ void Exchange::check_parameters(std::span<const std::span<float>> parameters) {
   }
 }
 
-void Exchange::restore() noexcept { impl_->compressor.restore(); }
+State& Exchange::state() noexcept { return impl_->state; }
+const State& Exchange::state() const noexcept { return impl_->state; }
+std::span<const TensorStats> Exchange::stats() const noexcept { return impl_->compressor.stats(); }
+double Exchange::clip_factor() const noexcept { return impl_->compressor.clip_factor(); }
 
-Bucket Exchange::step(std::span<const Gradient> gradients,
-                      std::span<const std::span<float>> targets, float alpha,
-                      const Compressor::Call& call) {
-  Bucket bucket;
-  try {
-    impl_->check_targets(targets);  // before anything is sent, or others would apply this step
-    impl_->check_gradients(gradients);
-    std::vector<std::size_t> tensors;
-    for (const Gradient& gradient : gradients) tensors.push_back(gradient.tensor);
-    // The next steps have the same, where the algorithm swaps messages.
-    const std::vector<std::uint64_t> next(2, swap_bound(tensors));
-    bucket = collect(gradients, call, std::span(next).first(next[0] > 0 ? 2 : 0));
-    apply(bucket, targets, alpha);
-  } catch (const std::exception& error) {
-    impl_->group.fail(as_error(error));
-    restore();
-    throw;
+double Exchange::norm(std::span<const Gradient> gradients) const {
+  if (!impl_->topology) return impl_->compressor.norm(gradients);
+  // The compressor knows shares of tensors only.
+  double squares = 0.0;
+  for (const Gradient& gradient : gradients) {
+    for (const float x : gradient.values) squares += static_cast<double>(x) * x;
   }
-  commit({&bucket, 1}, targets);
-  return bucket;
+  return std::sqrt(squares);
 }
 
 }  // namespace dgc

@@ -11,6 +11,7 @@
 #include "exchange/context.h"
 
 namespace dgc::exchange {
+
 void handshake(Group& group, const std::string& description) {
   constexpr std::uint64_t kLimit = std::uint64_t{1} << 26;
   std::vector<std::string> texts;
@@ -24,32 +25,41 @@ void handshake(Group& group, const std::string& description) {
   }
 }
 
-void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
-                        std::uint64_t step) {
+std::uint64_t hash_of(std::span<const std::span<float>> parameters) {
   std::uint64_t hash = 0;
   for (const auto& tensor : parameters) hash = XXH64(tensor.data(), tensor.size_bytes(), hash);
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
-  const auto bytes = all_gather(group, std::as_bytes(std::span(&hash, 1)), sizeof hash);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (bytes[r].size() == sizeof hash) std::memcpy(&all[r], bytes[r].data(), sizeof hash);
-  }
+  return hash;
+}
+
+void compare_hashes(std::span<const std::uint64_t> hashes, std::uint64_t step) {
   std::map<std::uint64_t, int> votes;
-  for (const std::uint64_t theirs : all) ++votes[theirs];
+  for (const std::uint64_t theirs : hashes) ++votes[theirs];
   if (votes.size() == 1) return;
   // The minority is suspected; between two it is the higher rank.
   const auto majority =
       std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) {
         return a.second != b.second ? a.second < b.second
-                                    : (a.first != all[0] && b.first == all[0]);
+                                    : (a.first != hashes[0] && b.first == hashes[0]);
       });
-  for (int rank = 0; rank < group.size(); ++rank) {
-    if (all[static_cast<std::size_t>(rank)] == majority->first) continue;
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == majority->first) continue;
     throw Error(ErrorCode::diverged, "compare parameters", fmt::format("rank {}", rank),
                 fmt::format("has other parameters than {} of {} ranks at step {}", majority->second,
-                            group.size(), step),
+                            hashes.size(), step),
                 "go back to the last checkpoint; look for memory errors or different software on "
                 "that rank");
   }
+}
+
+void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
+                        std::uint64_t step) {
+  const std::uint64_t hash = hash_of(parameters);
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
+  const auto bytes = all_gather(group, std::as_bytes(std::span(&hash, 1)), sizeof hash);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (bytes[r].size() == sizeof hash) std::memcpy(&all[r], bytes[r].data(), sizeof hash);
+  }
+  compare_hashes(all, step);
 }
 
 }  // namespace dgc::exchange

@@ -4,6 +4,8 @@
 // every tensor and exchanges it with its counterparts on the other hosts; the messages of all
 // shares are then handed round inside the host. For the algorithm N is the number of hosts:
 // clipping and 1/N go by it. (The paper has one level of workers.)
+#include "exchange/hierarchical.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +14,9 @@
 #include <map>
 
 #include "dgc/collectives.h"
-#include "exchange/context.h"
+#include "exchange/parcels.h"
 
-namespace dgc {
+namespace dgc::exchange {
 
 Topology find_topology(Group& group, const std::string& host_override) {
   const std::string host = host_override.empty() ? group.host() : host_override;
@@ -63,11 +65,29 @@ std::vector<TensorSpec> share_of(const std::vector<TensorSpec>& model, const Top
   return shares;
 }
 
-namespace exchange {
+namespace {
 
-void run_hierarchical(Context& context, const Topology& topology,
-                      std::span<const Gradient> gradients, const Compressor::Call& call,
-                      Bucket::Impl& bucket) {
+/// Most bytes of the message of a share of these tensors. The first worker has the largest.
+std::uint64_t share_bound(const Context& context, std::span<const Gradient> gradients,
+                          int workers) {
+  std::uint64_t frames = 0;
+  const double ratio = context.compressor.options().schedule.ratio_at(
+      static_cast<std::int64_t>(context.state.step()));
+  for (const Gradient& gradient : gradients) {
+    const std::uint64_t elements = part_of(gradient.values.size(), workers, 0).size();
+    const bool whole = context.model[gradient.tensor].dense;
+    const Load load{elements, whole ? elements : entries_at(ratio, elements)};
+    frames += frame_bound(elements, load.entries, context.values_of(load),
+                          load.entries == elements ? IndexCoding::automatic
+                                                   : context.compressor.options().indices);
+  }
+  return parcel_bound(context.model.size(), frames);
+}
+
+}  // namespace
+
+void run_hierarchical(Context& context, const Topology& topology, Task& task, Contents& contents) {
+  const std::vector<Gradient>& gradients = task.gradients;
   const auto local = make_subgroup(context.group, topology.local);
   const auto across = make_subgroup(context.group, topology.counterparts);
   const int workers = topology.local_size;
@@ -90,10 +110,10 @@ void run_hierarchical(Context& context, const Topology& topology,
   }
   std::vector<float> mean(outgoing[static_cast<std::size_t>(topology.local_rank)].size(), 0.0f);
   {
-    const PhaseMeter meter(context.group, bucket, "reduce inside the host");
+    const PhaseMeter meter(context.group, contents, "reduce inside the host");
     std::vector<std::span<const std::byte>> parts;
     for (const auto& out : outgoing) parts.push_back(std::as_bytes(std::span(out)));
-    const auto received = all_to_all(*local, parts);
+    const auto received = all_to_all(*local, parts, share_elements * sizeof(float));
     for (int r = 0; r < workers; ++r) {
       const auto& bytes = received[static_cast<std::size_t>(r)];
       if (bytes.size() != mean.size() * sizeof(float)) {
@@ -109,12 +129,6 @@ void run_hierarchical(Context& context, const Topology& topology,
     for (float& x : mean) x /= static_cast<float>(workers);
   }
 
-  if (call.norm) {
-    throw Error(
-        ErrorCode::invalid_argument, "hierarchical", "norm",
-        "clipping is by the norm of the host's mean gradient, which no worker can know before",
-        "give the whole step in one call, without a norm");
-  }
   std::vector<Gradient> shares;
   std::size_t begin = 0;
   for (const Gradient& gradient : gradients) {
@@ -123,48 +137,54 @@ void run_hierarchical(Context& context, const Topology& topology,
     begin += size;
   }
   // Clipping is over the whole gradient, of which this worker has a share: add up the squares.
-  Compressor::Call whole = call;
+  Task share{.notice = task.notice,
+             .gradients = std::move(shares),
+             .call = {.scale = task.call.scale},
+             .rounds = Rounds({share_bound(context, gradients, workers)})};
   if (context.compressor.options().clip_norm > 0.0) {
-    const double mine = context.compressor.norm(shares);
+    const double mine = context.compressor.norm(share.gradients);
     double squares = 0.0;
     for (const auto& bytes : all_gather(*local, std::as_bytes(std::span(&mine, 1)), sizeof mine)) {
       double theirs = 0.0;
       if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
       squares += theirs * theirs;
     }
-    whole.norm = std::sqrt(squares);
+    share.call.norm = std::sqrt(squares);
   }
   Context inside{*across, context.model, context.state, context.compressor, context.options};
-  Bucket::Impl part;
-  run_allgather(inside, shares, whole, {}, part);
-  bucket.message_bytes += part.message_bytes;
+  Contents part;
+  run_allgather(inside, share, share.gradients, {}, part);
+  contents.message_bytes += part.message_bytes;
+  contents.sparse = gradients.size();
   for (Phase& phase : part.phases) {
     phase.name = "allgather between hosts";
-    bucket.phases.push_back(std::move(phase));
+    contents.phases.push_back(std::move(phase));
   }
 
   // Hand the messages of this share to the local workers, as they came. Their shares differ from
   // ours by an element at most, but that has to be right.
   for (std::size_t h = 0; h < part.messages.size(); ++h) {
-    const PhaseMeter meter(context.group, bucket, "gather inside the host");
-    auto from_local = all_gather(*local, part.messages[h]);
+    Rounds one({share_bound(context, gradients, workers)});
     for (int r = 0; r < workers; ++r) {
-      std::vector<std::size_t> offsets(context.model.size());
-      std::vector<Gradient> theirs;
+      auto& offsets = contents.offsets.emplace_back(context.model.size());
       for (const Gradient& gradient : gradients) {
-        const Range range = part_of(gradient.values.size(), workers, r);
-        offsets[gradient.tensor] = range.begin;
-        theirs.push_back({gradient.tensor, gradient.values.subspan(range.begin, range.size())});
+        offsets[gradient.tensor] = part_of(gradient.values.size(), workers, r).begin;
       }
-      auto& message = from_local[static_cast<std::size_t>(r)];
-      context.check_message(message, static_cast<int>(h),
-                            topology.local[static_cast<std::size_t>(r)], "gather inside the host",
-                            theirs);
-      bucket.messages.push_back(std::move(message));
-      bucket.offsets.push_back(std::move(offsets));
+    }
+    const PhaseMeter meter(context.group, contents, "gather inside the host");
+    const auto parcels = local->swap(part.messages[h].message.bytes(), one.next());
+    for (int r = 0; r < workers; ++r) {
+      RoundSpec spec{.phase = "gather inside the host", .notice = task.notice, .tensors = {}};
+      for (const Gradient& gradient : gradients) {
+        spec.tensors.push_back(
+            {gradient.tensor, part_of(gradient.values.size(), workers, r).size()});
+      }
+      contents.messages.push_back(
+          check_parcel(context, spec, static_cast<int>(h),
+                       topology.local[static_cast<std::size_t>(r)],
+                       parcels[static_cast<std::size_t>(r)]));
     }
   }
 }
 
-}  // namespace exchange
-}  // namespace dgc
+}  // namespace dgc::exchange

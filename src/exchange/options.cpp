@@ -36,6 +36,7 @@ std::span<const Option<ExchangeOptions>> exchange_options() {
       choice_option("algorithm", &O::algorithm, algorithms()),
       plain_option("check_parameters_every", &O::check_parameters_every),
       choice_option("dense_transport", &O::dense_transport, value_types()),
+      plain_option("skip_nonfinite", &O::skip_nonfinite),
       plain_option("host", &O::host, false),
   };
   return all;

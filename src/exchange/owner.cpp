@@ -11,28 +11,25 @@
 #include <algorithm>
 
 #include "compress/select.h"
-#include "dgc/collectives.h"
-#include "exchange/context.h"
+#include "exchange/parcels.h"
 
 namespace dgc::exchange {
 namespace {
 
 using Cuts = std::vector<std::vector<std::uint64_t>>;
 
-ValueType value_type_of(const CompressOptions& options, const Load& load) {
-  return load.entries == load.elements ? options.dense_values : options.values;
-}
-
-std::vector<std::byte> message_of(const Context& context, std::span<const FrameInput> frames,
+std::vector<std::byte> message_of(const Context& context, const Notice& notice,
+                                  std::span<const FrameInput> frames,
                                   std::vector<std::vector<float>>& decoded) {
-  std::size_t bound = kMessageOverhead;
+  std::size_t bound = kMessageOverhead + notice_bytes(notice);
   for (const FrameInput& f : frames) {
     bound += frame_bound(f.elements, f.values.size(), f.value_type, f.coding);
   }
   std::vector<std::byte> message(bound);
   MessageWriter writer(message, {.step = context.state.step(),
                                  .schema = context.compressor.options().schema,
-                                 .sender = static_cast<std::uint16_t>(context.group.rank())});
+                                 .sender = static_cast<std::uint16_t>(context.group.rank()),
+                                 .notice = notice});
   decoded.clear();
   for (const FrameInput& f : frames) writer.add(f, decoded.emplace_back(f.values.size()));
   message.resize(writer.finish());
@@ -42,7 +39,7 @@ std::vector<std::byte> message_of(const Context& context, std::span<const FrameI
 /// What a message selects. The codec makes a dense frame of a list with nearly all elements of a
 /// tensor, and its zeros come back as entries: they stand for places that the list did not have,
 /// which may be in the range of another owner.
-std::vector<Entries> selection_of(std::span<const std::byte> message) {
+std::vector<Entries> selection_of(const CheckedMessage& message) {
   std::vector<Entries> all = decode_entries(message, kMaxElements);
   for (Entries& entries : all) {
     std::size_t kept = 0;
@@ -57,13 +54,27 @@ std::vector<Entries> selection_of(std::span<const std::byte> message) {
   return all;
 }
 
+/// The tensors of a bucket, and who owns what of them.
+struct Ownership {
+  std::vector<std::size_t> tensors;
+  std::vector<Load> loads;
+  Cuts cuts;
+
+  Ownership(const Context& context, std::uint64_t step, std::span<const std::size_t> of)
+      : tensors(of.begin(), of.end()) {
+    for (const std::size_t t : tensors) loads.push_back(context.load_of(t, step));
+    cuts = owner_cuts(loads, context.group.size());
+  }
+  std::uint64_t range(std::size_t t, std::size_t owner) const {
+    return cuts[t][owner + 1] - cuts[t][owner];
+  }
+};
+
 /// This worker's selection, cut up by owner. What re-encoding changes goes back to the residual.
-std::vector<std::vector<std::byte>> slices_of(Context& context, std::span<const Entries> selected,
-                                              const std::vector<std::size_t>& tensors,
-                                              const std::vector<Load>& loads, const Cuts& cuts,
-                                              Bucket::Impl& bucket) {
-  const CompressOptions& options = context.compressor.options();
-  std::vector<std::vector<std::byte>> slices;
+Outbox slices_of(Context& context, const Notice& notice, std::span<const Entries> selected,
+                 const Ownership& owned, Contents& contents) {
+  const auto& [tensors, loads, cuts] = owned;
+  Outbox slices;
   for (std::size_t owner = 0; owner < static_cast<std::size_t>(context.group.size()); ++owner) {
     std::vector<FrameInput> frames;
     for (const Entries& entries : selected) {
@@ -82,15 +93,15 @@ std::vector<std::vector<std::byte>> slices_of(Context& context, std::span<const 
                         .elements = entries.elements,
                         .indices = std::span(entries.indices).subspan(first, count),
                         .values = std::span(entries.values).subspan(first, count),
-                        .value_type = value_type_of(options, loads[t]),
+                        .value_type = context.values_of(loads[t]),
                         .coding = IndexCoding::automatic});
     }
     std::vector<std::vector<float>> decoded;
-    slices.push_back(message_of(context, frames, decoded));
+    slices.push_back(message_of(context, notice, frames, decoded));
     for (std::size_t f = 0; f < frames.size(); ++f) {
       for (std::size_t i = 0; i < decoded[f].size(); ++i) {
         const float error = frames[f].values[i] - decoded[f][i];
-        if (error != 0.0f) bucket.errors.push_back({frames[f].tensor, frames[f].indices[i], error});
+        if (error != 0.0f) contents.errors.push_back({frames[f].tensor, frames[f].indices[i], error});
       }
     }
   }
@@ -114,83 +125,62 @@ void largest(std::span<const float> values, std::size_t k, std::uint32_t begin,
   chosen = std::move(selected.values);
 }
 
-}  // namespace
-
-void run_owner(Context& context, std::span<const Gradient> gradients, const Compressor::Call& call,
-               Bucket::Impl& bucket) {
-  Group& group = context.group;
-  const auto me = static_cast<std::size_t>(group.rank());
-  const CompressOptions& options = context.compressor.options();
-  std::vector<std::size_t> tensors;
-  std::vector<Load> loads;
-  for (const Gradient& gradient : gradients) {
-    tensors.push_back(gradient.tensor);
-    loads.push_back(context.load_of(gradient.tensor));
-  }
-  const Cuts cuts = owner_cuts(loads, group.size());
-
-  std::vector<std::byte> whole(context.compressor.bound(gradients));
-  whole.resize(context.compressor.compress(gradients, whole, call));
-  const std::vector<Entries> selected = selection_of(whole);
-  const auto slices = slices_of(context, selected, tensors, loads, cuts, bucket);
-  for (const auto& slice : slices) bucket.message_bytes += slice.size();
-
-  std::vector<std::vector<std::byte>> received;
-  {
-    const PhaseMeter meter(group, bucket, "to owners");
-    const std::vector<std::span<const std::byte>> outgoing(slices.begin(), slices.end());
-    received = all_to_all(group, outgoing);
-  }
-  for (int r = 0; r < group.size(); ++r) {
-    context.check_message(received[static_cast<std::size_t>(r)], r, r, "to owners", gradients);
-  }
-
-  // Sum on a copy of the residual: the state itself changes at the commit only.
-  std::vector<std::vector<float>> sums(context.state.tensors().size());
+/// The whole residual of this rank's ranges, with everybody's slices added in the order of the
+/// ranks. On a copy: the state itself changes at the commit only.
+std::vector<std::vector<float>> sums_of(const Context& context, const Ownership& owned,
+                                        std::span<const Received> all) {
+  const auto& [tensors, loads, cuts] = owned;
+  const auto me = static_cast<std::size_t>(context.group.rank());
+  std::vector<std::vector<float>> sums(tensors.size());
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const auto v =
-        context.state.residual(tensors[t]).subspan(cuts[t][me], cuts[t][me + 1] - cuts[t][me]);
-    sums[tensors[t]].assign(v.begin(), v.end());
+    const auto v = std::as_const(context.state)
+                       .residual(tensors[t])
+                       .subspan(cuts[t][me], owned.range(t, me));
+    sums[t].assign(v.begin(), v.end());
   }
-  for (int r = 0; r < group.size(); ++r) {
-    for (const Entries& entries : selection_of(received[static_cast<std::size_t>(r)])) {
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    for (const Entries& entries : selection_of(all[r].message)) {
       const auto place = std::lower_bound(tensors.begin(), tensors.end(), entries.tensor);
-      const std::size_t t = static_cast<std::size_t>(place - tensors.begin());
-      const bool known = place != tensors.end() && *place == entries.tensor &&
-                         entries.elements == loads[t].elements;
+      const auto t = static_cast<std::size_t>(place - tensors.begin());
       for (std::size_t i = 0; i < entries.indices.size(); ++i) {
         const std::uint32_t index = entries.indices[i];
-        if (!known || index < cuts[t][me] || index >= cuts[t][me + 1]) {
+        if (index < cuts[t][me] || index >= cuts[t][me + 1]) {
           throw Error(ErrorCode::index_out_of_range, "to owners", fmt::format("rank {}", r),
                       fmt::format("sent tensor {}, index {} to an owner that does not have it",
                                   entries.tensor, index));
         }
-        sums[entries.tensor][index - cuts[t][me]] += entries.values[i];
+        sums[t][index - cuts[t][me]] += entries.values[i];
       }
     }
   }
+  return sums;
+}
 
+/// What this rank selects of its sums, as a message. The rest is its new residual.
+std::vector<std::byte> reselected(const Context& context, const Notice& notice,
+                                  const Ownership& owned, std::vector<std::vector<float>> sums,
+                                  Contents& contents) {
+  const auto& [tensors, loads, cuts] = owned;
+  const auto me = static_cast<std::size_t>(context.group.rank());
   std::vector<std::vector<std::uint32_t>> indices(tensors.size());
   std::vector<std::vector<float>> values(tensors.size());
   std::vector<FrameInput> frames;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const std::vector<float>& sum = sums[tensors[t]];
-    const std::uint64_t k = owner_entries(loads[t], sum.size());
+    const std::uint64_t k = owner_entries(loads[t], sums[t].size());
     if (k == 0) continue;
-    largest(sum, k, static_cast<std::uint32_t>(cuts[t][me]), indices[t], values[t]);
+    largest(sums[t], k, static_cast<std::uint32_t>(cuts[t][me]), indices[t], values[t]);
     if (indices[t].empty()) continue;
     frames.push_back({.tensor = static_cast<std::uint32_t>(tensors[t]),
                       .elements = loads[t].elements,
                       .indices = indices[t],
                       .values = values[t],
-                      .value_type = value_type_of(options, loads[t]),
+                      .value_type = context.values_of(loads[t]),
                       .coding = IndexCoding::automatic});
   }
   std::vector<std::vector<float>> decoded;
-  const std::vector<std::byte> chosen = message_of(context, frames, decoded);
-  bucket.message_bytes += chosen.size();
+  std::vector<std::byte> message = message_of(context, notice, frames, decoded);
   for (std::size_t f = 0, t = 0; t < tensors.size(); ++t) {
-    ResidualRange range{tensors[t], cuts[t][me], std::move(sums[tensors[t]]), {}};
+    ResidualRange range{tensors[t], cuts[t][me], std::move(sums[t]), {}};
     if (f < frames.size() && frames[f].tensor == tensors[t]) {
       for (std::size_t i = 0; i < frames[f].indices.size(); ++i) {
         if (decoded[f][i] == 0.0f) continue;
@@ -200,17 +190,66 @@ void run_owner(Context& context, std::span<const Gradient> gradients, const Comp
       }
       ++f;
     }
-    bucket.ranges.push_back(std::move(range));
+    contents.ranges.push_back(std::move(range));
   }
+  return message;
+}
 
-  {
-    const PhaseMeter meter(group, bucket, "from owners");
-    bucket.messages = all_gather(group, chosen);
+}  // namespace
+
+std::vector<std::uint64_t> owner_bounds(const Context& context, std::uint64_t step,
+                                        std::span<const std::size_t> tensors) {
+  const Ownership owned(context, step, tensors);
+  std::uint64_t to = 0;
+  std::uint64_t from = 0;
+  for (std::size_t o = 0; o < static_cast<std::size_t>(context.group.size()); ++o) {
+    std::uint64_t slice = 0;
+    std::uint64_t chosen = 0;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      const Load& load = owned.loads[t];
+      const std::uint64_t range = owned.range(t, o);
+      const ValueType type = context.values_of(load);
+      const auto frame = [&](std::uint64_t entries) {
+        return frame_bound(load.elements, entries, type, IndexCoding::automatic);
+      };
+      slice += frame(std::min(range, load.entries));
+      chosen += frame(owner_entries(load, range));
+    }
+    to = std::max(to, slice);
+    from = std::max(from, chosen);
   }
-  for (int r = 0; r < group.size(); ++r) {
-    context.check_message(bucket.messages[static_cast<std::size_t>(r)], r, r, "from owners",
-                          gradients);
-  }
+  return {parcel_bound(tensors.size(), to), parcel_bound(0, from)};
+}
+
+void run_owner(Context& context, Task& task, Contents& contents) {
+  std::vector<std::size_t> tensors;
+  for (const Gradient& gradient : task.gradients) tensors.push_back(gradient.tensor);
+  const Ownership owned(context, context.state.step(), tensors);
+  const std::vector<Expected> expected = expected_of(task.gradients);
+
+  const auto received = swap_parcels(
+      context, task.rounds, {.phase = "to owners", .notice = task.notice, .tensors = expected},
+      contents, [&] {
+        task.throw_if_refused();
+        std::vector<std::byte> whole(context.compressor.bound(task.gradients));
+        whole.resize(context.compressor.compress(task.gradients, whole, task.call));
+        Outbox slices = slices_of(context, task.notice, selection_of(CheckedMessage(whole)), owned,
+                                  contents);
+        for (const auto& slice : slices) contents.message_bytes += slice.size();
+        return slices;
+      });
+  contents.merged = merged(context, received);
+
+  const Notice back{.bucket = task.notice.bucket};
+  contents.messages = swap_parcels(
+      context, task.rounds, {.phase = "from owners", .notice = back, .tensors = expected}, contents,
+      [&] {
+        Outbox chosen{
+            reselected(context, back, owned, sums_of(context, owned, received), contents)};
+        contents.message_bytes += chosen[0].size();
+        return chosen;
+      });
+  contents.sparse = task.gradients.size();
 }
 
 }  // namespace dgc::exchange

@@ -6,8 +6,8 @@
 
 namespace dgc::sgd {
 
-BucketPlan plan_buckets(std::span<const std::uint64_t> bytes, std::uint64_t bucket_bytes) {
-  BucketPlan plan;
+Buckets plan_buckets(std::span<const std::uint64_t> bytes, std::uint64_t bucket_bytes) {
+  Buckets plan;
   std::uint64_t filled = 0;
   for (std::size_t p = bytes.size(); p-- > 0;) {
     if (plan.empty() || filled + bytes[p] > bucket_bytes) {
@@ -17,6 +17,7 @@ BucketPlan plan_buckets(std::span<const std::uint64_t> bytes, std::uint64_t buck
     plan.back().push_back(p);
     filled += bytes[p];
   }
+  if (plan.empty()) plan.emplace_back();
   for (auto& bucket : plan) std::reverse(bucket.begin(), bucket.end());
   return plan;
 }

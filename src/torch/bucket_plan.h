@@ -4,15 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
+
+#include "dgc/exchange.h"
 
 namespace dgc::sgd {
 
-/// Parameters by number, increasing, as an Exchange wants them.
-using BucketPlan = std::vector<std::vector<std::size_t>>;
-
 /// Buckets of neighbours of up to `bucket_bytes` (one parameter at least), last parameters first:
-/// backward produces their gradients first. `bytes` by parameter.
-BucketPlan plan_buckets(std::span<const std::uint64_t> bytes, std::uint64_t bucket_bytes);
+/// backward produces their gradients first. `bytes` by parameter. At least one bucket.
+Buckets plan_buckets(std::span<const std::uint64_t> bytes, std::uint64_t bucket_bytes);
 
 }  // namespace dgc::sgd

@@ -228,13 +228,13 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
 
   const auto [model_bytes, rest_bytes] =
       telling_others(my.group, [&] { return pickled_parts(my, mine); });
-  CheckpointInfo info{.step = my.state->step(), .user = user, .workers = my.group.size()};
+  CheckpointInfo info{.step = my.exchange->state().step(), .user = user, .workers = my.group.size()};
   info.path = checkpoint::save(my.group, folder,
                                {.step = info.step,
                                 .user = user,
                                 .shared = {{kModel, std::as_bytes(std::span(model_bytes))},
                                            {kOptimizer, std::as_bytes(std::span(rest_bytes))}},
-                                .state = &*my.state},
+                                .state = &my.exchange->state()},
                                keep);
   return info;
 }
@@ -257,7 +257,7 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
                       .workers = found->workers(),
                       .path = found->path(),
                       .mine = loaded.given};
-  found->load_state(*my.state);  // the last thing that can fail
+  found->load_state(my.exchange->state());  // the last thing that can fail
   apply(my, std::move(loaded));
   return info;
 }

@@ -10,6 +10,7 @@
 
 #include "dgc/collectives.h"
 #include "exchange/context.h"
+#include "torch/bucket_plan.h"
 #include "torch/sgd_impl.h"
 
 namespace dgc {
@@ -154,27 +155,18 @@ void Sgd::Impl::make_exchange() {
       bytes, overlap ? static_cast<std::uint64_t>(options.bucket_bytes()) : ~std::uint64_t{0} >> 1);
   // What happens to u and v: without correction they see no momentum.
   const bool velocity = options.momentum() != 0.0f && options.momentum_correction();
-  if (options.algorithm() == Algorithm::hierarchical) {
-    const Topology topology = find_topology(group, options.exchange.host);
-    state.emplace(share_of(model, topology), static_cast<std::uint32_t>(topology.host),
-                  static_cast<std::uint32_t>(topology.hosts), velocity);
-  } else {
-    state.emplace(model, static_cast<std::uint32_t>(group.rank()),
-                  static_cast<std::uint32_t>(group.size()), velocity);
-  }
   CompressOptions compress = options.compress;
   if (!velocity) {
     compress.momentum = 0.0f;
     compress.nesterov = false;
   }
-  exchange.emplace(group, model, *state, std::move(compress), options.exchange);
   const bool skip = options.nonfinite() == NonFinite::skip;
-  const bool hierarchical = options.algorithm() == Algorithm::hierarchical;
-  pipeline.emplace(group, *exchange, *state, std::move(tensors), std::move(names), plan,
+  ExchangeOptions exchanging = options.exchange;
+  exchanging.skip_nonfinite = skip;
+  exchange.emplace(group, model, std::move(compress), std::move(exchanging), nullptr, plan);
+  pipeline.emplace(*exchange, std::move(tensors), std::move(names), plan,
                    sgd::PipelineOptions{.overlap = overlap,
                                         .measure = skip || options.clip_norm() > 0.0,
-                                        .skip_nonfinite = skip,
-                                        .norm_from_exchange = hierarchical,
                                         .accumulation_steps = options.accumulation_steps()});
   pipeline->loss_scale = options.loss_scale();
 }
@@ -265,14 +257,14 @@ void Sgd::check_parameters() {
 }
 
 void Sgd::abandon(const Error& cause) noexcept { impl_->pipeline->abandon(cause); }
-void Sgd::request_stop() noexcept { impl_->pipeline->stop = true; }
+void Sgd::request_stop() noexcept { impl_->exchange->request_stop(); }
 bool Sgd::stop_requested() const noexcept { return impl_->stop; }
-std::uint64_t Sgd::steps() const noexcept { return impl_->state->step(); }
+std::uint64_t Sgd::steps() const noexcept { return impl_->exchange->state().step(); }
 const StepStats& Sgd::stats() const noexcept { return impl_->stats; }
 std::span<const TensorStats> Sgd::tensor_stats() const noexcept {
-  return impl_->exchange->compressor().stats();
+  return impl_->exchange->stats();
 }
-const State& Sgd::state_of_rank() const noexcept { return *impl_->state; }
+const State& Sgd::state_of_rank() const noexcept { return impl_->exchange->state(); }
 const SgdOptions& Sgd::options() const noexcept { return impl_->options; }
 Group& Sgd::group() noexcept { return impl_->group; }
 

@@ -32,8 +32,7 @@ struct Sgd::Impl {
   std::vector<std::vector<float>> decay;
   std::vector<std::pair<std::string, torch::Tensor>> buffers;
 
-  sgd::BucketPlan plan;
-  std::optional<State> state;
+  Buckets plan;
   std::optional<Exchange> exchange;
   std::optional<sgd::Pipeline> pipeline;
   bool stop = false;
@@ -57,15 +56,15 @@ struct Sgd::Impl {
   void step();
   /// What a step is going to change. Everything that can be wrong with that is found here.
   std::vector<std::span<float>> targets_of_step();
-  void apply(const sgd::Collected& collected, std::span<const std::span<float>> targets);
+  void apply(const Collected& collected, std::span<const std::span<float>> targets);
   /// The sums as they are, then momentum on them.
-  void apply_without_correction(const sgd::Collected& collected,
+  void apply_without_correction(const Collected& collected,
                                 std::span<const std::span<float>> targets);
   sgd::Decay decay_of(std::size_t tensor) const;
   bool momentum_is_late() const {
     return options.momentum() != 0.0f && !options.momentum_correction();
   }
-  void describe_step(const sgd::Collected& collected);
+  void describe_step(const Collected& collected);
 };
 
 }  // namespace dgc

@@ -28,7 +28,7 @@ std::vector<std::span<float>> Sgd::Impl::targets_of_step() {
     const double lr = param_groups[g].options().get_lr();
     if (std::isfinite(lr)) continue;
     throw Error(ErrorCode::invalid_argument, "Sgd", fmt::format("group {}", g),
-                fmt::format("its learning rate is {} in step {}", lr, state->step()),
+                fmt::format("its learning rate is {} in step {}", lr, exchange->state().step()),
                 "look at the learning-rate scheduler");
   }
   for (const sgd::Parameter& parameter : parameters) {
@@ -56,12 +56,12 @@ void Sgd::Impl::step() {
     pipeline->abandon(as_error(error));
     throw;
   }
-  sgd::Collected collected = pipeline->finish();
+  Collected collected = pipeline->finish();
   pipeline->reset();
-  stats = {.step = state->step(),
+  stats = {.step = exchange->state().step(),
            .skipped = collected.skipped,
-           .ratio = options.schedule().ratio_at(static_cast<std::int64_t>(state->step())),
-           .waiting = collected.waiting};
+           .ratio = options.schedule().ratio_at(static_cast<std::int64_t>(exchange->state().step())),
+           .waiting = collected.seconds.waiting};
   stop |= collected.stop;
   if (!collected.skipped) {
     const auto start = std::chrono::steady_clock::now();
@@ -75,14 +75,11 @@ void Sgd::Impl::step() {
   }
   const auto applied = std::chrono::steady_clock::now();
   describe_step(collected);
-  stats.statistics = collected.measuring + seconds_since(applied);
-  if (collected.skipped) {
-    exchange->restore();
-    return;
-  }
-  exchange->commit(collected.buckets, targets);
+  stats.statistics = collected.seconds.statistics + seconds_since(applied);
+  if (collected.skipped) return;
+  exchange->commit(collected, targets);
   const auto every = static_cast<std::uint64_t>(options.buffers_every());
-  if (every != 0 && state->step() % every == 0) sync_buffers();
+  if (every != 0 && exchange->state().step() % every == 0) sync_buffers();
 }
 
 sgd::Decay Sgd::Impl::decay_of(std::size_t tensor) const {
@@ -92,7 +89,7 @@ sgd::Decay Sgd::Impl::decay_of(std::size_t tensor) const {
           .nesterov = options.nesterov()};
 }
 
-void Sgd::Impl::apply_without_correction(const sgd::Collected& collected,
+void Sgd::Impl::apply_without_correction(const Collected& collected,
                                          std::span<const std::span<float>> targets) {
   std::vector<std::vector<float>> sums(trained.size());
   std::vector<std::span<float>> views;
@@ -100,7 +97,7 @@ void Sgd::Impl::apply_without_correction(const sgd::Collected& collected,
     sums[t].resize(targets[t].size());
     views.emplace_back(sums[t]);
   }
-  for (const Bucket& bucket : collected.buckets) exchange->apply(bucket, views, 1.0f);
+  exchange->apply(collected, views, 1.0f);
   for (std::size_t t = 0; t < trained.size(); ++t) {
     if (!collected.present[t]) continue;
     sgd::apply_late_momentum(decay_of(t), sums[t], targets[t], decay[t]);
@@ -108,7 +105,7 @@ void Sgd::Impl::apply_without_correction(const sgd::Collected& collected,
   }
 }
 
-void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span<float>> targets) {
+void Sgd::Impl::apply(const Collected& collected, std::span<const std::span<float>> targets) {
   if (momentum_is_late()) return apply_without_correction(collected, targets);
   std::vector<float> alphas(trained.size());
   for (std::size_t t = 0; t < trained.size(); ++t) {
@@ -119,21 +116,21 @@ void Sgd::Impl::apply(const sgd::Collected& collected, std::span<const std::span
     if (of_group.weight_decay() == 0.0 && decay[t].empty()) continue;
     sgd::apply_decay(decay_of(t), targets[t], decay[t]);
   }
-  for (const Bucket& bucket : collected.buckets) exchange->apply(bucket, targets, alphas);
+  exchange->apply(collected, targets, alphas);
   for (std::size_t t = 0; t < trained.size(); ++t) {
     if (collected.present[t]) parameter(t).publish();
   }
 }
 
-void Sgd::Impl::describe_step(const sgd::Collected& collected) {
+void Sgd::Impl::describe_step(const Collected& collected) {
   double elements = 0.0;  // of the model
   double share = 0.0;     // of it, what this worker compresses: all, unless hierarchical
   double sparse = 0.0;
   double sparse_sent = 0.0;
   bool compressed = false;
-  const std::span<const TensorStats> by_tensor = exchange->compressor().stats();
+  const std::span<const TensorStats> by_tensor = exchange->stats();
   for (std::size_t t = 0; t < by_tensor.size(); ++t) {
-    const TensorSpec& spec = state->tensors()[t];
+    const TensorSpec& spec = exchange->state().tensors()[t];
     elements += static_cast<double>(parameter(t).elements);
     share += static_cast<double>(spec.elements());
     if (collected.skipped || !collected.present[t]) continue;
@@ -147,13 +144,10 @@ void Sgd::Impl::describe_step(const sgd::Collected& collected) {
   }
   stats.threshold = sparse_sent > 0.0 ? stats.threshold / sparse_sent : 0.0;
   stats.achieved_ratio = sparse > 0.0 ? sparse_sent / sparse : 0.0;
-  stats.exchange = collected.agreeing;
-  for (const Bucket& bucket : collected.buckets) {
-    stats.message_bytes += bucket.message_bytes();
-    stats.compress += bucket.seconds().compress;
-    stats.encode += bucket.seconds().encode;
-    stats.exchange += bucket.seconds().exchange;
-  }
+  stats.message_bytes = collected.message_bytes;
+  stats.compress = collected.seconds.compress;
+  stats.encode = collected.seconds.encode;
+  stats.exchange = collected.seconds.exchange;
   stats.bytes_up = collected.moved.bytes_sent;
   stats.bytes_down = collected.moved.bytes_received;
   if (stats.message_bytes > 0) {
@@ -163,9 +157,9 @@ void Sgd::Impl::describe_step(const sgd::Collected& collected) {
     const double n = group.size();
     stats.traffic_ratio = 8.0 * elements * (n - 1.0) / n / static_cast<double>(stats.bytes_down);
   }
-  if (compressed) stats.clip_factor = exchange->compressor().clip_factor();
-  stats.gradient_norm = std::sqrt(collected.gradient_squares);
-  stats.residual_norm = std::sqrt(collected.residual_squares);
+  if (compressed) stats.clip_factor = exchange->clip_factor();
+  stats.gradient_norm = collected.gradient_norm;
+  stats.residual_norm = collected.residual_norm;
 }
 
 }  // namespace dgc

@@ -96,7 +96,7 @@ ModelSizes measure_sizes(const models::Model& model, int steps,
       if (!gradient.defined()) continue;
       gradients.push_back({i, {gradient.data_ptr<float>(), specs[i].elements()}});
     }
-    decode_add(paper.step(gradients), targets, static_cast<float>(-settings.lr));
+    decode_add(CheckedMessage(paper.step(gradients)), targets, static_cast<float>(-settings.lr));
     rice.step(gradients);
     quantised.step(gradients);
     best.step(gradients);

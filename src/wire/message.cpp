@@ -1,13 +1,17 @@
-// Messages: a header, the frames of one bucket or step, a checksum. docs/format.md, "Messages".
+// Messages: a header, a notice where ranks have more to say, the frames of one bucket or step, a
+// checksum. docs/format.md, "Messages".
 #include <fmt/format.h>
 #include <xxhash.h>
 
 #include <string>
 
 #include "dgc/error.h"
+#include "dgc/version.h"
 #include "dgc/wire.h"
 #include "wire/bits.h"
 #include "wire/frame.h"
+#include "wire/message.h"
+#include "wire/notice.h"
 
 namespace dgc {
 namespace {
@@ -15,20 +19,14 @@ namespace {
 using namespace wire;
 
 constexpr std::uint32_t kMagic = 0x4D434744;  // "DGCM"
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 constexpr std::size_t kHeaderBytes = 32;
 constexpr std::size_t kTrailerBytes = 8;
 static_assert(kHeaderBytes + kTrailerBytes == kMessageOverhead);
+constexpr std::uint8_t kHasNotice = 1;  // in byte 5 of the header
 
-struct Parsed {
-  MessageHeader header;
-  std::uint32_t frames = 0;
-  std::span<const std::byte> body;
-};
-
-[[noreturn]] void reject(const char* operation, ErrorCode code, std::string subject,
-                         std::string problem) {
-  throw Error(code, operation, std::move(subject), std::move(problem),
+[[noreturn]] void reject(ErrorCode code, std::string subject, std::string problem) {
+  throw Error(code, "decode", std::move(subject), std::move(problem),
               "the message is damaged or not from this version of dgc; nothing was applied");
 }
 
@@ -63,9 +61,17 @@ const char* describe(ErrorCode code) {
   }
 }
 
-Parsed parse_message(std::span<const std::byte> message, const char* operation) {
-  const auto fail = [operation](ErrorCode code, std::string problem) {
-    reject(operation, code, "message", std::move(problem));
+/// Header and checksum. Returns flags, frames, and what lies between header and trailer.
+struct Envelope {
+  MessageHeader header;
+  std::uint8_t flags = 0;
+  std::uint32_t frames = 0;
+  std::span<const std::byte> contents;
+};
+
+Envelope open_envelope(std::span<const std::byte> message) {
+  const auto fail = [](ErrorCode code, std::string problem) {
+    reject(code, "message", std::move(problem));
   };
   // Magic first: a file of another kind is told apart from a damaged message.
   if (message.size() >= 4 && load<std::uint32_t>(message.data()) != kMagic) {
@@ -77,8 +83,8 @@ Parsed parse_message(std::span<const std::byte> message, const char* operation) 
   }
   const std::byte* p = message.data();
   if (load<std::uint8_t>(p + 4) != kVersion) {
-    fail(ErrorCode::bad_version,
-         fmt::format("version {}, this library reads {}", load<std::uint8_t>(p + 4), kVersion));
+    fail(ErrorCode::bad_version, fmt::format("version {}, dgc " DGC_VERSION " reads {}",
+                                             load<std::uint8_t>(p + 4), kVersion));
   }
   const auto length = load<std::uint64_t>(p + 24);
   if (length > message.size()) {
@@ -95,54 +101,28 @@ Parsed parse_message(std::span<const std::byte> message, const char* operation) 
     fail(ErrorCode::checksum_mismatch,
          fmt::format("checksum {:016x}, contents give {:016x}", stored, computed));
   }
-  if (load<std::uint8_t>(p + 5) != 0) fail(ErrorCode::reserved_bits, "reserved byte 5 is not zero");
-  Parsed parsed;
-  parsed.header.sender = load<std::uint16_t>(p + 6);
-  parsed.header.schema = load<std::uint32_t>(p + 8);
-  parsed.header.step = load<std::uint64_t>(p + 16);
-  parsed.frames = load<std::uint32_t>(p + 12);
-  parsed.body = message.subspan(kHeaderBytes, length - kMessageOverhead);
-  return parsed;
+  Envelope envelope;
+  envelope.flags = load<std::uint8_t>(p + 5);
+  if ((envelope.flags & ~kHasNotice) != 0) {
+    fail(ErrorCode::reserved_bits, "a reserved bit of byte 5 is set");
+  }
+  envelope.header.sender = load<std::uint16_t>(p + 6);
+  envelope.header.schema = load<std::uint32_t>(p + 8);
+  envelope.header.step = load<std::uint64_t>(p + 16);
+  envelope.frames = load<std::uint32_t>(p + 12);
+  envelope.contents = message.subspan(kHeaderBytes, length - kMessageOverhead);
+  return envelope;
 }
 
-/// Parses and validates every frame, then hands each to `visit`.
+/// The frames of a checked message, without checks.
 template <typename Visit>
-Parsed visit_frames(std::span<const std::byte> message, const char* operation, Visit&& visit) {
-  const Parsed parsed = parse_message(message, operation);
-  std::span<const std::byte> rest = parsed.body;
-  std::int64_t last_tensor = -1;
-  for (std::uint32_t i = 0; i < parsed.frames; ++i) {
-    FrameView frame;
-    ErrorCode code = parse_frame(rest, frame);
-    if (code == ErrorCode::ok) code = validate_frame(frame);
-    if (code != ErrorCode::ok) {
-      reject(operation, code, fmt::format("frame {} (tensor {})", i, frame.info.tensor),
-             describe(code));
-    }
-    if (frame.info.tensor <= last_tensor) {
-      reject(operation, ErrorCode::frame_order, fmt::format("frame {}", i),
-             fmt::format("tensor {} follows tensor {}", frame.info.tensor, last_tensor));
-    }
-    last_tensor = frame.info.tensor;
-    visit(frame);
-    rest = rest.subspan(frame.info.bytes);
-  }
-  if (!rest.empty()) {
-    reject(operation, ErrorCode::trailing_bytes, "message",
-           fmt::format("{} bytes follow the last of its {} frames", rest.size(), parsed.frames));
-  }
-  return parsed;
-}
-
-/// The frames of a message that visit_frames accepted, without checks.
-template <typename Visit>
-void revisit_frames(const Parsed& parsed, Visit&& visit) {
-  std::span<const std::byte> rest = parsed.body;
-  for (std::uint32_t i = 0; i < parsed.frames; ++i) {
+void visit_frames(const CheckedMessage& message, Visit&& visit) {
+  std::span<const std::byte> rest = message.body();
+  for (const FrameInfo& info : message.frames()) {
     FrameView frame;
     parse_frame(rest, frame);
     visit(frame);
-    rest = rest.subspan(frame.info.bytes);
+    rest = rest.subspan(info.bytes);
   }
 }
 
@@ -181,44 +161,45 @@ void add_frame(const FrameView& frame, std::span<float> target, float alpha) noe
 }
 
 template <typename AlphaOf>
-MessageHeader add_message(std::span<const std::byte> message,
-                          std::span<const std::span<float>> targets, const AlphaOf& alpha_of) {
-  const Parsed parsed = visit_frames(message, "decode", [&](const FrameView& frame) {
-    const std::uint32_t tensor = frame.info.tensor;
-    if (tensor >= targets.size()) {
-      throw Error(ErrorCode::unknown_tensor, "decode", fmt::format("tensor {}", tensor),
+void add_message(const CheckedMessage& message, std::span<const std::span<float>> targets,
+                 const AlphaOf& alpha_of, bool some = false) {
+  const auto left_out = [&](std::uint32_t tensor) { return some && targets[tensor].empty(); };
+  for (const FrameInfo& frame : message.frames()) {
+    if (frame.tensor >= targets.size()) {
+      throw Error(ErrorCode::unknown_tensor, "decode", fmt::format("tensor {}", frame.tensor),
                   fmt::format("there are {} tensors here", targets.size()),
                   "sender and receiver must have the same model");
     }
-    if (targets[tensor].size() != frame.info.elements) {
-      throw Error(ErrorCode::shape_mismatch, "decode", fmt::format("tensor {}", tensor),
-                  fmt::format("{} elements in the message, {} here", frame.info.elements,
-                              targets[tensor].size()),
+    if (targets[frame.tensor].size() != frame.elements && !left_out(frame.tensor)) {
+      throw Error(ErrorCode::shape_mismatch, "decode", fmt::format("tensor {}", frame.tensor),
+                  fmt::format("{} elements in the message, {} here", frame.elements,
+                              targets[frame.tensor].size()),
                   "sender and receiver must have the same model");
     }
-  });
-  revisit_frames(parsed, [&](const FrameView& frame) {
+  }
+  visit_frames(message, [&](const FrameView& frame) {
+    if (left_out(frame.info.tensor)) return;
     add_frame(frame, targets[frame.info.tensor], alpha_of(frame.info.tensor));
   });
-  return parsed.header;
 }
 
 }  // namespace
 
 MessageWriter::MessageWriter(std::span<std::byte> out, const MessageHeader& header)
-    : out_(out), size_(kHeaderBytes) {
-  if (out.size() < kMessageOverhead) {
+    : out_(out), size_(kHeaderBytes + (header.notice ? notice_bytes(*header.notice) : 0)) {
+  if (out.size() < size_ + kTrailerBytes) {
     throw Error(ErrorCode::buffer_too_small, "encode", "message",
-                fmt::format("{} bytes are fewer than the {} of an empty message", out.size(),
-                            kMessageOverhead));
+                fmt::format("{} bytes are fewer than the {} of a message without frames",
+                            out.size(), size_ + kTrailerBytes));
   }
   std::byte* p = out.data();
   store(p, kMagic);
   store(p + 4, kVersion);
-  store(p + 5, std::uint8_t{0});
+  store(p + 5, header.notice ? kHasNotice : std::uint8_t{0});
   store(p + 6, header.sender);
   store(p + 8, header.schema);
   store(p + 16, header.step);
+  if (header.notice) write_notice(*header.notice, p + kHeaderBytes);
 }
 
 void MessageWriter::check_order(std::uint32_t tensor) {
@@ -261,40 +242,73 @@ std::size_t MessageWriter::finish() {
   return size_ + kTrailerBytes;
 }
 
-MessageInfo inspect_message(std::span<const std::byte> message) {
-  MessageInfo info;
-  info.header = visit_frames(message, "inspect", [&](const FrameView& frame) {
-                  info.frames.push_back(frame.info);
-                }).header;
-  info.bytes = message.size();
-  return info;
+CheckedMessage::CheckedMessage(std::span<const std::byte> message) : bytes_(message) {
+  Envelope envelope = open_envelope(message);
+  header_ = std::move(envelope.header);
+  body_ = envelope.contents;
+  if ((envelope.flags & kHasNotice) != 0) {
+    header_.notice.emplace();
+    std::size_t size = 0;
+    const ErrorCode code = read_notice(body_, *header_.notice, size);
+    if (code != ErrorCode::ok) reject(code, "notice", describe(code));
+    if (header_.notice->failure && envelope.frames > 0) {
+      reject(ErrorCode::bad_count, "notice", "tells of a failure, and frames follow");
+    }
+    body_ = body_.subspan(size);
+  }
+  std::span<const std::byte> rest = body_;
+  std::int64_t last_tensor = -1;
+  for (std::uint32_t i = 0; i < envelope.frames; ++i) {
+    FrameView frame;
+    ErrorCode code = parse_frame(rest, frame);
+    if (code == ErrorCode::ok) code = validate_frame(frame);
+    if (code != ErrorCode::ok) {
+      reject(code, fmt::format("frame {} (tensor {})", i, frame.info.tensor), describe(code));
+    }
+    if (frame.info.tensor <= last_tensor) {
+      reject(ErrorCode::frame_order, fmt::format("frame {}", i),
+             fmt::format("tensor {} follows tensor {}", frame.info.tensor, last_tensor));
+    }
+    last_tensor = frame.info.tensor;
+    frames_.push_back(frame.info);
+    rest = rest.subspan(frame.info.bytes);
+  }
+  if (!rest.empty()) {
+    reject(ErrorCode::trailing_bytes, "message",
+           fmt::format("{} bytes follow the last of its {} frames", rest.size(), envelope.frames));
+  }
 }
 
-MessageHeader decode_add(std::span<const std::byte> message,
-                         std::span<const std::span<float>> targets, float alpha) {
-  return add_message(message, targets, [alpha](std::uint32_t) { return alpha; });
+void decode_add(const CheckedMessage& message, std::span<const std::span<float>> targets,
+                float alpha) {
+  add_message(message, targets, [alpha](std::uint32_t) { return alpha; });
 }
 
-MessageHeader decode_add(std::span<const std::byte> message,
-                         std::span<const std::span<float>> targets, std::span<const float> alphas) {
+void decode_add(const CheckedMessage& message, std::span<const std::span<float>> targets,
+                std::span<const float> alphas) {
   if (alphas.size() != targets.size()) {
     throw Error(ErrorCode::shape_mismatch, "decode", "alphas",
                 fmt::format("{} factors for {} tensors", alphas.size(), targets.size()));
   }
-  return add_message(message, targets, [alphas](std::uint32_t tensor) { return alphas[tensor]; });
+  add_message(message, targets, [alphas](std::uint32_t tensor) { return alphas[tensor]; });
 }
 
-std::vector<Entries> decode_entries(std::span<const std::byte> message, std::uint64_t max_entries) {
+void wire::add_some(const CheckedMessage& message, std::span<const std::span<float>> targets,
+                    std::span<const float> alphas) {
+  add_message(message, targets, [alphas](std::uint32_t tensor) { return alphas[tensor]; }, true);
+}
+
+std::vector<Entries> decode_entries(const CheckedMessage& message, std::uint64_t max_entries) {
   std::uint64_t total = 0;
-  const Parsed parsed = visit_frames(message, "decode", [&](const FrameView& frame) {
-    total += frame.info.entries;
+  for (const FrameInfo& frame : message.frames()) {
+    total += frame.entries;
     if (total > max_entries) {
-      throw Error(ErrorCode::limit_exceeded, "decode", fmt::format("tensor {}", frame.info.tensor),
+      throw Error(ErrorCode::limit_exceeded, "decode", fmt::format("tensor {}", frame.tensor),
                   fmt::format("more than {} entries", max_entries), "raise the limit");
     }
-  });
+  }
   std::vector<Entries> all;
-  revisit_frames(parsed, [&](const FrameView& frame) {
+  visit_frames(message, [&](const FrameView& frame) {
     Entries& entries = all.emplace_back();
     entries.tensor = frame.info.tensor;
     entries.elements = frame.info.elements;

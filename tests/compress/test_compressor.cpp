@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 
+#include "compress/internals.h"
 #include "support/helpers.h"
 
 namespace dgc {
@@ -104,7 +105,7 @@ TEST_P(VariantTest, EqualsTheScalarReferenceBitForBit) {
     const std::vector<float> expected = reference.step(g[0], 0.25f, entries_at(0.01, n));
     std::vector<float> actual(n, 0.0f);
     const std::span<float> targets[] = {actual};
-    decode_add(worker.step(g), targets);
+    decode_add(CheckedMessage(worker.step(g)), targets);
     ASSERT_TRUE(same_bits(actual, expected)) << step;
     ASSERT_TRUE(same_bits(worker.state.residual(0), reference.v)) << step;
     if (options.momentum == 0.0f) continue;
@@ -134,7 +135,7 @@ TEST_P(UnmaskedTest, SentPlusResidualEqualsUncompressedAccumulation) {
           all[i] += u[i] + (options.nesterov ? scaled : 0.0);
           size[i] += std::fabs(u[i]) + std::fabs(scaled);
         }
-        for (const Entries& frame : decode_entries(worker.step(g), n)) {
+        for (const Entries& frame : decode_entries(CheckedMessage(worker.step(g)), n)) {
           for (std::size_t j = 0; j < frame.indices.size(); ++j)
             sent[frame.indices[j]] += static_cast<double>(frame.values[j]);
         }
@@ -159,7 +160,7 @@ TEST_P(VariantTest, RatioOneIsMomentumSgd) {
     const Tensors g = test::gaussian(worker.state.tensors(), random);
     std::vector<float> update(n, 0.0f);
     const std::span<float> targets[] = {update};
-    decode_add(worker.step(g), targets);
+    decode_add(CheckedMessage(worker.step(g)), targets);
     for (std::size_t i = 0; i < n; ++i) {
       // torch.optim.SGD: buf = m buf + g; nesterov adds m buf + g.
       u[i] = m * u[i] + g[0][i];
@@ -216,7 +217,7 @@ TEST(Compressor, ClipsByTheLocalShareOfTheGlobalNorm) {
     const Tensors g = {{2.0f * size, 1.0f * size, 2.0f * size}, {4.0f * size}};
     Tensors out = {std::vector<float>(3), std::vector<float>(1)};
     const std::span<float> targets[] = {out[0], out[1]};
-    decode_add(worker.step(g), targets);
+    decode_add(CheckedMessage(worker.step(g)), targets);
     double sum = 0.0;
     for (const auto& t : out) {
       for (const float x : t) sum += static_cast<double>(x) * x;
@@ -243,7 +244,7 @@ TEST(Compressor, ClippingTakesTheNormOfAllBucketsFromTheCaller) {
   EXPECT_DOUBLE_EQ(norm, 5.0);
   std::vector<std::byte> buffer(worker.compressor.bound());
   const std::size_t size = worker.compressor.compress({&b, 1}, buffer, {.norm = norm});
-  const auto entries = decode_entries(std::span(buffer).first(size), 10);
+  const auto entries = decode_entries(CheckedMessage(std::span(buffer).first(size)), 10);
   EXPECT_NEAR(entries[0].values[0], 0.8f, 1e-6f);
 }
 
@@ -378,9 +379,9 @@ TEST(Compressor, LaidOutIsWhatAMessageWouldHaveSaid) {
     std::vector<float> expected(5040, 0.0f);
     const std::vector<std::span<float>> targets = {std::span(expected).first(5000),
                                                    std::span(expected).subspan(5000)};
-    decode_add(messages.step(g), targets);
+    decode_add(CheckedMessage(messages.step(g)), targets);
     const std::vector<Gradient> gradients = {{0, g[0]}, {1, g[1]}};
-    arrays.compressor.lay_out(gradients, values, ValueType::fp16, {});
+    compress::Internals::lay_out(arrays.compressor, gradients, values, ValueType::fp16, {});
     EXPECT_TRUE(same_bits(values, expected));
     EXPECT_EQ(arrays.compressor.stats()[0].sent, 250u);
     EXPECT_EQ(arrays.compressor.stats()[1].frame.bytes, 81u) << "as fp16 with one scale";
@@ -392,11 +393,11 @@ TEST(Compressor, LaidOutIsWhatAMessageWouldHaveSaid) {
   }
   const Tensors g = test::gaussian(specs, random);
   const std::vector<Gradient> one = {{0, g[0]}};
-  EXPECT_EQ(code_of([&] { arrays.compressor.lay_out(one, values, ValueType::fp32, {}); }),
+  EXPECT_EQ(code_of([&] { compress::Internals::lay_out(arrays.compressor, one, values, ValueType::fp32, {}); }),
             ErrorCode::shape_mismatch);
   const std::vector<float> u(arrays.state.velocity(0).begin(), arrays.state.velocity(0).end());
   const std::span<float> part = std::span(values).first(5000);
-  arrays.compressor.lay_out(one, part, ValueType::fp32, {});
+  compress::Internals::lay_out(arrays.compressor, one, part, ValueType::fp32, {});
   arrays.compressor.restore();
   for (std::size_t i = 0; i < u.size(); ++i) {
     EXPECT_EQ(arrays.state.velocity(0)[i], 0.9f * u[i] + g[0][i]) << "not masked any more";
@@ -414,12 +415,12 @@ TEST(Compressor, BucketsGiveTheSameFramesAsOneCall) {
   std::vector<std::byte> buffer(buckets.compressor.bound());
   for (int step = 0; step < 4; ++step) {
     const Tensors g = test::gaussian(specs, random);
-    const auto expected = decode_entries(whole.step(g), 100000);
+    const auto expected = decode_entries(CheckedMessage(whole.step(g)), 100000);
     std::vector<Entries> actual(3);
     for (const std::size_t t : {2, 0, 1}) {  // as backward would: last layers first
       const Gradient gradient{t, g[t]};
       const std::size_t size = buckets.compressor.compress({&gradient, 1}, buffer);
-      actual[t] = decode_entries(std::span(buffer).first(size), 100000).at(0);
+      actual[t] = decode_entries(CheckedMessage(std::span(buffer).first(size)), 100000).at(0);
     }
     buckets.compressor.commit();
     for (std::size_t t = 0; t < 3; ++t) {
@@ -482,9 +483,9 @@ TEST(Compressor, WrongUseIsAnErrorThatChangesNothing) {
 TEST(Compressor, AnAllZeroGradientSendsNothing) {
   Worker worker({test::sparse("w", 1000), TensorSpec::of("bias", {10})}, {});
   const Tensors zero = {std::vector<float>(1000), std::vector<float>(10)};
-  const MessageInfo info = inspect_message(worker.step(zero));
-  EXPECT_TRUE(info.frames.empty());
-  EXPECT_EQ(info.bytes, kMessageOverhead);
+  const std::vector<std::byte> message = worker.step(zero);
+  EXPECT_TRUE(CheckedMessage(message).frames().empty());
+  EXPECT_EQ(message.size(), kMessageOverhead);
 }
 
 }  // namespace

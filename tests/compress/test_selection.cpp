@@ -94,7 +94,7 @@ TEST_P(SelectionTest, AllStrategiesEqualAFullSort) {
     std::vector<std::byte> first;
     for (const auto& worker : all) {
       const std::vector<std::byte> message = worker->step(gradients);
-      const std::vector<Entries> frames = decode_entries(message, n);
+      const std::vector<Entries> frames = decode_entries(CheckedMessage(message), n);
       ASSERT_EQ(frames.size(), expected.empty() ? 0u : 1u);
       if (!frames.empty()) {
         std::vector<std::uint32_t> sent;

@@ -32,12 +32,12 @@ void expect_right(const std::vector<TensorSpec>& model, const Run& run) {
   const auto errors = test::run_ranks(run.workers, 60s, [&](Group& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     State state(model, static_cast<std::uint32_t>(rank), static_cast<std::uint32_t>(size), false);
-    Exchange exchange(group, model, state,
+    Exchange exchange(group, model,
                       {.schedule = Schedule(run.ratio),
                        .momentum = 0.0f,
                        .values = run.values,
                        .dense_values = run.values},
-                      {.algorithm = Algorithm::owner, .check_parameters_every = 1});
+                      {.algorithm = Algorithm::owner, .check_parameters_every = 1}, &state);
     std::mt19937 random(static_cast<std::uint32_t>(rank));
     gradients[rank] = test::gaussian(model, random);
     std::vector<Gradient> list;

@@ -39,7 +39,9 @@ void add(const Folder& folder, std::uint32_t workers, int step) {
   for (auto& sum : sums) targets.emplace_back(sum);
   for (std::uint32_t rank = 0; rank < workers; ++rank) {
     const auto message = folder.read("python." + std::to_string(rank) + "." + std::to_string(step));
-    const dgc::MessageHeader header = dgc::decode_add(message, targets);
+    const dgc::CheckedMessage checked(message);
+    dgc::decode_add(checked, targets);
+    const dgc::MessageHeader& header = checked.header();
     if (header.sender != rank || header.step != static_cast<std::uint64_t>(step)) {
       throw std::runtime_error("a message of another rank or step");
     }

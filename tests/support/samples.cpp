@@ -1,5 +1,6 @@
 #include "support/samples.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <cmath>
@@ -43,7 +44,27 @@ unsigned codes(ValueType type, IndexCoding coding, unsigned version = 1) {
   return version << 6 | static_cast<unsigned>(type) << 3 | static_cast<unsigned>(coding);
 }
 
+MessageHeader with_notice(Notice notice) {
+  return {.step = 7, .schema = 0xC0FFEE, .sender = 3, .notice = std::move(notice)};
+}
+
+Notice failed_notice() {
+  Notice notice{.bucket = 1, .present = {true, true, false}};
+  notice.failure = {.code = ErrorCode::nonfinite_gradient, .text = "compress: 'w': nan at index 3"};
+  return notice;
+}
+
 }  // namespace
+
+std::string listing_of(const Notice& notice) {
+  std::string bits;
+  for (const bool present : notice.present) bits += present ? '1' : '0';
+  std::string text = fmt::format("notice {} {}{} {:016x} [{}]", notice.bucket,
+                                 notice.stop ? 1 : 0, notice.nonfinite ? 1 : 0,
+                                 notice.parameters.value_or(0), bits);
+  if (!notice.failure) return text;
+  return text + fmt::format(" {} {}", static_cast<int>(notice.failure->code), notice.failure->text);
+}
 
 std::vector<Sample> valid_samples() {
   std::vector<Sample> samples;
@@ -83,6 +104,23 @@ std::vector<Sample> valid_samples() {
     }
   }
   samples.push_back({"empty", message_of({})});
+  // What ranks have to say: with frames, without, and instead of them.
+  const std::uint32_t third = 2;
+  const float half = 0.5f;
+  samples.push_back(
+      {"notice", message_of({{.tensor = 4,
+                              .elements = 3,
+                              .indices = {&third, 1},
+                              .values = {&half, 1},
+                              .value_type = ValueType::fp32,
+                              .coding = IndexCoding::rice}},
+                            with_notice({.bucket = 2,
+                                         .present = {true, false, true, true, false, false, false,
+                                                     false, true, true},
+                                         .stop = true,
+                                         .parameters = 0x0123456789ABCDEFu}))});
+  samples.push_back({"notice-alone", message_of({}, with_notice({.nonfinite = true}))});
+  samples.push_back({"notice-failed", message_of({}, with_notice(failed_notice()))});
   // Rice with an escape, in a block that is otherwise one run of neighbours.
   std::vector<std::uint32_t> cluster;
   for (std::uint32_t i = 0; i < 100; ++i) cluster.push_back(5 + i);
@@ -147,8 +185,37 @@ std::vector<Sample> damaged_samples() {
   add("half_header", ErrorCode::truncated, {good.begin(), good.begin() + 20});
   add("one_byte_short", ErrorCode::truncated, {good.begin(), good.end() - 1});
   add("magic", ErrorCode::bad_magic, changed(0, 'X'));
-  add("version", ErrorCode::bad_version, changed(4, 2));
-  add("reserved_byte", ErrorCode::reserved_bits, changed(5, 1));
+  add("version", ErrorCode::bad_version, changed(4, 1));
+  add("reserved_byte", ErrorCode::reserved_bits, changed(5, 2));
+  // The notice, which begins at byte 32.
+  const std::vector<std::byte> failed = message_of({}, with_notice(failed_notice()));
+  const auto noticed = [&failed](std::size_t at, unsigned value) {
+    std::vector<std::byte> bytes = failed;
+    bytes[at] = static_cast<std::byte>(value);
+    seal(bytes);
+    return bytes;
+  };
+  add("notice_flag_without_notice", ErrorCode::truncated,
+      [] {
+        std::vector<std::byte> bytes = message_of({});
+        bytes[5] = std::byte{1};
+        seal(bytes);
+        return bytes;
+      }());
+  add("notice_of_more_tensors", ErrorCode::truncated, noticed(39, 1));
+  add("notice_flags", ErrorCode::reserved_bits, noticed(40, 16 | 8));
+  add("notice_reserved_byte", ErrorCode::reserved_bits, noticed(41, 1));
+  add("notice_code_of_no_failure", ErrorCode::bad_length, noticed(40, 0));
+  add("notice_failure_without_code", ErrorCode::bad_count, noticed(42, 0));
+  add("notice_cause_too_long", ErrorCode::bad_length, noticed(45, 3));
+  add("notice_cause_cut", ErrorCode::truncated, noticed(44, 30));
+  add("notice_cause_longer", ErrorCode::trailing_bytes, noticed(44, 28));
+  add("notice_padding", ErrorCode::reserved_bits, noticed(48, 0x0B));
+  auto frames_too = failed;
+  put(frames_too, 12, std::uint32_t{1});
+  seal(frames_too);
+  add("notice_failure_and_frames", ErrorCode::bad_count, frames_too);
+
   auto flipped = good;
   flipped[40] ^= std::byte{4};
   add("bit_flip", ErrorCode::checksum_mismatch, flipped);

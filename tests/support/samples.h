@@ -38,7 +38,7 @@ class Lcg {
 inline std::vector<std::byte> message_of(const std::vector<FrameInput>& inputs,
                                          const MessageHeader& header = {
                                              .step = 7, .schema = 0xC0FFEE, .sender = 3}) {
-  std::size_t size = kMessageOverhead;
+  std::size_t size = kMessageOverhead + (header.notice ? notice_bytes(*header.notice) : 0);
   for (const FrameInput& in : inputs)
     size += frame_bound(in.elements, in.values.size(), in.value_type, in.coding);
   std::vector<std::byte> out(size);
@@ -50,6 +50,9 @@ inline std::vector<std::byte> message_of(const std::vector<FrameInput>& inputs,
   out.resize(writer.finish());
   return out;
 }
+
+/// A notice as text, for listings: bucket, flags, hash, presence bits, code and cause.
+std::string listing_of(const Notice& notice);
 
 /// One message for each value type and coding, and some for the corners of the format.
 std::vector<Sample> valid_samples();

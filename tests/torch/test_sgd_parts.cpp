@@ -6,17 +6,17 @@
 
 #include "torch/bucket_plan.h"
 #include "torch/decay.h"
-#include "torch/sampled_norm.h"
+#include "exchange/sampled_norm.h"
 
 namespace dgc::sgd {
 namespace {
 
-TEST(BucketPlan, LastParametersFirstNeighboursTogether) {
+TEST(Buckets, LastParametersFirstNeighboursTogether) {
   const std::vector<std::uint64_t> bytes = {100, 10, 10, 300, 10};
-  EXPECT_EQ(plan_buckets(bytes, 110), (BucketPlan{{4}, {3}, {1, 2}, {0}}));
-  EXPECT_EQ(plan_buckets(bytes, 120), (BucketPlan{{4}, {3}, {0, 1, 2}}));
-  EXPECT_EQ(plan_buckets(bytes, 1), (BucketPlan{{4}, {3}, {2}, {1}, {0}}));
-  EXPECT_EQ(plan_buckets(bytes, 1000), (BucketPlan{{0, 1, 2, 3, 4}}));
+  EXPECT_EQ(plan_buckets(bytes, 110), (Buckets{{4}, {3}, {1, 2}, {0}}));
+  EXPECT_EQ(plan_buckets(bytes, 120), (Buckets{{4}, {3}, {0, 1, 2}}));
+  EXPECT_EQ(plan_buckets(bytes, 1), (Buckets{{4}, {3}, {2}, {1}, {0}}));
+  EXPECT_EQ(plan_buckets(bytes, 1000), (Buckets{{0, 1, 2, 3, 4}}));
   EXPECT_TRUE(plan_buckets({}, 10).empty());
 }
 
@@ -53,7 +53,7 @@ TEST(SampledNorm, IsExactWhenSmallAndCloseWhenLarge) {
   }
   double mean = 0.0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const double ratio = sampled_squares(values, seed) / squares;
+    const double ratio = exchange::sampled_squares(values, seed) / squares;
     EXPECT_NEAR(ratio, 1.0, 0.3) << seed;  // one sample has a standard deviation of 0.06 here
     mean += ratio / 20;
   }
@@ -61,8 +61,8 @@ TEST(SampledNorm, IsExactWhenSmallAndCloseWhenLarge) {
   const std::span<const float> small = std::span(values).first(65'536);
   double exact = 0.0;
   for (const float x : small) exact += static_cast<double>(x) * x;
-  EXPECT_DOUBLE_EQ(sampled_squares(small, 5), exact);
-  EXPECT_EQ(sampled_squares({}, 5), 0.0);
+  EXPECT_DOUBLE_EQ(exchange::sampled_squares(small, 5), exact);
+  EXPECT_EQ(exchange::sampled_squares({}, 5), 0.0);
 }
 
 }  // namespace

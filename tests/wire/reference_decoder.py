@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference decoder for messages and state files, version 1.
+"""Reference decoder for messages (version 2) and state files (version 1).
 
 Written from docs/format.md alone and sharing no code with the library, so that tests can use it as
 an oracle: both must decode the same bytes to the same values, or reject them with the same code.
@@ -21,6 +21,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 MESSAGE_HEADER = struct.Struct("<4sBBHIIQQ")
 STATE_HEADER = struct.Struct("<4sBBHIIQI")
+NOTICE = struct.Struct("<IIBBHI")
+LONGEST_CAUSE = 512
 TRAILER = 8
 BLOCK = 256
 FLT_MAX = (2.0 - 2.0**-23) * 2.0**127
@@ -291,30 +293,53 @@ def decode_frame(r: Reader, previous_tensor: int) -> Dict[str, Any]:
             "entries": [[index, value] for index, value in zip(indices, values)]}
 
 
-def header_of(data: bytes, magic: bytes, layout: struct.Struct) -> Any:
+def decode_notice(r: Reader) -> Dict[str, Any]:
+    bucket, tensors, flags, reserved, code, cause_size = NOTICE.unpack(r.take(NOTICE.size))
+    require(flags < 16, "reserved_bits", "flags of the notice")
+    require(reserved == 0, "reserved_bits", "notice")
+    failed = flags & 8 != 0
+    require(cause_size <= LONGEST_CAUSE and (failed or cause_size == 0), "bad_length", "cause")
+    require(failed == (code != 0), "bad_count", "a failure has a code, and nothing else has one")
+    hash_size = 8 if flags & 4 else 0
+    require(hash_size + (tensors + 7) // 8 + cause_size <= r.left(), "truncated", "notice")
+    parameters = int.from_bytes(r.take(hash_size), "little") if hash_size else None
+    bits = bit_string(r.take((tensors + 7) // 8))
+    require("1" not in bits[tensors:], "reserved_bits", "padding of the notice")
+    notice: Dict[str, Any] = {"bucket": bucket, "stop": flags & 1 != 0,
+                              "nonfinite": flags & 2 != 0, "parameters": parameters,
+                              "present": bits[:tensors], "code": code if failed else None}
+    notice["cause"] = r.take(cause_size).decode("utf-8", "backslashreplace") if failed else None
+    return notice
+
+
+def header_of(data: bytes, magic: bytes, layout: struct.Struct, expected: int) -> Any:
     """The fields after magic and version, which are checked."""
     require(len(data) < 4 or data[:4] == magic, "bad_magic")
     require(len(data) >= layout.size + TRAILER, "truncated")
     _, version, *fields = layout.unpack_from(data)
-    require(version == 1, "bad_version")
+    require(version == expected, "bad_version")
     return fields
 
 
 def decode_message(data: bytes) -> Dict[str, Any]:
-    reserved, sender, schema, frame_count, step, length = header_of(data, b"DGCM", MESSAGE_HEADER)
+    flags, sender, schema, frame_count, step, length = header_of(
+        data, b"DGCM", MESSAGE_HEADER, 2)
     require(length >= MESSAGE_HEADER.size + TRAILER, "bad_length")
     require(len(data) >= length, "truncated")
     require(len(data) <= length, "trailing_bytes")
     check_checksum(data)
-    require(reserved == 0, "reserved_bits")
+    require(flags < 2, "reserved_bits")
 
     r = Reader(data, MESSAGE_HEADER.size, length - TRAILER)
+    notice = decode_notice(r) if flags & 1 else None
+    if notice is not None and notice["code"] is not None:
+        require(frame_count == 0, "bad_count", "frames after a failure")
     frames: List[Dict[str, Any]] = []
     for _ in range(frame_count):
         frames.append(decode_frame(r, frames[-1]["tensor"] if frames else -1))
     require(r.left() == 0, "trailing_bytes", "after the last frame")
     return {"kind": "message", "step": step, "sender": sender, "schema": schema,
-            "bytes": length, "frames": frames}
+            "bytes": length, "notice": notice, "frames": frames}
 
 
 # ---- State files ---------------------------------------------------------------------------------
@@ -339,7 +364,8 @@ def finite_floats(r: Reader, count: int) -> List[int]:
 
 
 def decode_state(data: bytes) -> Dict[str, Any]:
-    flags, reserved, rank, workers, step, tensor_count = header_of(data, b"DGCS", STATE_HEADER)
+    flags, reserved, rank, workers, step, tensor_count = header_of(
+        data, b"DGCS", STATE_HEADER, 1)
     check_checksum(data)
     require(flags & ~1 == 0, "reserved_bits", "flags")
     require(reserved == 0, "reserved_bits")

@@ -38,7 +38,14 @@ TEST(Golden, ListingsAreWhatIsDecoded) {
     std::ifstream listing(fs::path(entry.path()).replace_extension(".txt"));
     std::uint64_t tensor = 0, elements = 0, index = 0;
     std::string bits;
-    for (const Entries& frame : decode_entries(contents(entry.path()), UINT64_MAX)) {
+    const std::vector<std::byte> bytes = contents(entry.path());
+    const CheckedMessage message(bytes);
+    if (const auto& notice = message.header().notice) {
+      std::string line;
+      std::getline(listing, line);
+      EXPECT_EQ(line, test::listing_of(*notice)) << entry.path();
+    }
+    for (const Entries& frame : decode_entries(message, UINT64_MAX)) {
       for (std::size_t i = 0; i < frame.indices.size(); ++i) {
         ASSERT_TRUE(listing >> tensor >> elements >> index >> bits) << entry.path();
         EXPECT_EQ(tensor, frame.tensor);
@@ -55,7 +62,7 @@ TEST(Golden, MustRejectFilesAreRejectedWithTheErrorInTheirName) {
   std::size_t files = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(DGC_GOLDEN_DIR) / "reject")) {
     const std::string expected = entry.path().stem().extension().string().substr(1);
-    const ErrorCode code = test::code_of([&] { inspect_message(contents(entry.path())); });
+    const ErrorCode code = test::code_of([&] { (void)CheckedMessage(contents(entry.path())); });
     EXPECT_EQ(error_name(code), expected) << entry.path();
     ++files;
   }
@@ -88,10 +95,12 @@ TEST(Golden, TheWorkedExampleOfTheDocument) {
     while (inside && words >> word)
       message.push_back(static_cast<std::byte>(std::stoul(word, nullptr, 16)));
   }
-  const MessageInfo info = inspect_message(message);
-  EXPECT_EQ(info.header.step, 7u);
-  EXPECT_EQ(info.header.sender, 1u);
-  const std::vector<Entries> frames = decode_entries(message, 100);
+  const CheckedMessage info(message);
+  EXPECT_EQ(info.header().step, 7u);
+  EXPECT_EQ(info.header().sender, 1u);
+  ASSERT_TRUE(info.header().notice);
+  EXPECT_EQ(test::listing_of(*info.header().notice), "notice 0 10 0000000000000000 [1101]");
+  const std::vector<Entries> frames = decode_entries(info, 100);
   ASSERT_EQ(frames.size(), 2u);
   EXPECT_EQ(frames[0].indices, (std::vector<std::uint32_t>{2, 5, 300}));
   EXPECT_EQ(frames[0].values, (std::vector<float>{1.5f, -2.0f, 0.25f}));

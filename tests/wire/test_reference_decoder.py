@@ -9,12 +9,23 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from typing import Optional
 
 import reference_decoder as reference
 
 
+def notice_listing(notice: Optional[dict]) -> str:
+    if notice is None:
+        return ""
+    text = f"notice {notice['bucket']} {notice['stop']:d}{notice['nonfinite']:d} "
+    text += f"{notice['parameters'] or 0:016x} [{notice['present']}]"
+    if notice["code"] is not None:
+        text += f" {notice['code']} {notice['cause']}"
+    return text + "\n"
+
+
 def listing(message: dict) -> str:
-    return "".join(
+    return notice_listing(message["notice"]) + "".join(
         f"{frame['tensor']} {frame['elements']} {index} {bits:08x}\n"
         for frame in message["frames"]
         for index, bits in frame["entries"]

@@ -14,14 +14,14 @@ using test::code_of;
 TEST(Reject, EachDamageGivesItsOwnCodeAndWritesNothing) {
   for (const test::Sample& sample : test::damaged_samples()) {
     SCOPED_TRACE(sample.name);
-    EXPECT_EQ(error_name(code_of([&] { inspect_message(sample.bytes); })),
+    EXPECT_EQ(error_name(code_of([&] { (void)CheckedMessage(sample.bytes); })),
               error_name(sample.error));
-    EXPECT_EQ(error_name(code_of([&] { decode_entries(sample.bytes, 1000); })),
+    EXPECT_EQ(error_name(code_of([&] { decode_entries(CheckedMessage(sample.bytes), 1000); })),
               error_name(sample.error));
     for (const std::size_t n : {1, 5, 8, 9, 10}) {
       std::vector<float> values(n, 5.0f);
       std::vector<std::span<float>> targets(4, values);
-      EXPECT_NE(code_of([&] { decode_add(sample.bytes, targets); }), ErrorCode::ok);
+      EXPECT_NE(code_of([&] { decode_add(CheckedMessage(sample.bytes), targets); }), ErrorCode::ok);
       EXPECT_EQ(std::count(values.begin(), values.end(), 5.0f), static_cast<std::ptrdiff_t>(n));
     }
   }
@@ -35,13 +35,13 @@ TEST(Reject, AMessageIsAppliedWholeOrNotAtAll) {
   std::vector<std::span<float>> targets(201);
   targets[0] = large;
   targets[200] = small;
-  EXPECT_EQ(code_of([&] { decode_add(message, std::span(targets).first(200)); }),
+  EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), std::span(targets).first(200)); }),
             ErrorCode::unknown_tensor);
   targets[200] = large;
-  EXPECT_EQ(code_of([&] { decode_add(message, targets); }), ErrorCode::shape_mismatch);
+  EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), targets); }), ErrorCode::shape_mismatch);
   EXPECT_TRUE(std::all_of(large.begin(), large.end(), [](float x) { return x == 0.0f; }));
   targets[200] = small;
-  EXPECT_EQ(code_of([&] { decode_add(message, targets); }), ErrorCode::ok);
+  EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), targets); }), ErrorCode::ok);
   EXPECT_EQ(small[0], -0.75f);
 }
 
@@ -51,11 +51,11 @@ TEST(Reject, EveryFlippedBitAndEveryTruncationIsFound) {
     for (std::size_t bit = 0; bit < sample.bytes.size() * 8; ++bit) {
       std::vector<std::byte> bytes = sample.bytes;
       bytes[bit / 8] ^= std::byte{1} << (bit % 8);
-      ASSERT_NE(code_of([&] { inspect_message(bytes); }), ErrorCode::ok)
+      ASSERT_NE(code_of([&] { (void)CheckedMessage(bytes); }), ErrorCode::ok)
           << sample.name << " bit " << bit;
     }
     for (std::size_t size = 0; size < sample.bytes.size(); ++size) {
-      ASSERT_NE(code_of([&] { inspect_message(std::span(sample.bytes).first(size)); }),
+      ASSERT_NE(code_of([&] { (void)CheckedMessage(std::span(sample.bytes).first(size)); }),
                 ErrorCode::ok);
     }
   }
@@ -63,8 +63,8 @@ TEST(Reject, EveryFlippedBitAndEveryTruncationIsFound) {
 
 TEST(Reject, DecodeEntriesKeepsToItsLimit) {
   const std::vector<std::byte> message = test::valid_samples()[1].bytes;  // 301 entries
-  EXPECT_EQ(code_of([&] { decode_entries(message, 300); }), ErrorCode::limit_exceeded);
-  EXPECT_EQ(code_of([&] { decode_entries(message, 301); }), ErrorCode::ok);
+  EXPECT_EQ(code_of([&] { decode_entries(CheckedMessage(message), 300); }), ErrorCode::limit_exceeded);
+  EXPECT_EQ(code_of([&] { decode_entries(CheckedMessage(message), 301); }), ErrorCode::ok);
 }
 
 TEST(Reject, TheEncoderChecksItsInput) {

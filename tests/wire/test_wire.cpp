@@ -66,7 +66,7 @@ TEST(Wire, RoundTripForEveryTypeAndCoding) {
         EXPECT_LE(info.header_bytes(), 16u);
         const auto message = test::message_of({input});
         EXPECT_EQ(message, test::message_of({input})) << "the same bytes every time";
-        const std::vector<Entries> frames = decode_entries(message, n);
+        const std::vector<Entries> frames = decode_entries(CheckedMessage(message), n);
         ASSERT_EQ(frames.size(), 1u);
         std::vector<float> all(n, 0.0f);
         for (std::size_t i = 0; i < frames[0].indices.size(); ++i)
@@ -86,9 +86,10 @@ TEST(Wire, RoundTripForEveryTypeAndCoding) {
         std::vector<float> target(n, 1.0f);
         std::vector<std::span<float>> targets(10);
         targets[9] = target;
-        const MessageHeader header = decode_add(message, targets, -0.5f);
-        EXPECT_EQ(header.step, 7u);
-        EXPECT_EQ(header.sender, 3u);
+        const CheckedMessage checked(message);
+        decode_add(checked, targets, -0.5f);
+        EXPECT_EQ(checked.header().step, 7u);
+        EXPECT_EQ(checked.header().sender, 3u);
         for (std::size_t i = 0; i < k; ++i)
           EXPECT_EQ(target[in.indices[i]], 1.0f + -0.5f * decoded[i]);
       }
@@ -293,7 +294,7 @@ TEST(Wire, WriterRefusesFramesOutOfOrder) {
   const FrameInput input{.tensor = 4, .elements = 1, .indices = {&at, 1}, .values = {&value, 1}};
   writer.add(input, {&decoded, 1});
   EXPECT_EQ(code_of([&] { writer.add(input, {&decoded, 1}); }), ErrorCode::frame_order);
-  EXPECT_EQ(code_of([&] { inspect_message(std::span(out).first(writer.finish())); }),
+  EXPECT_EQ(code_of([&] { (void)CheckedMessage(std::span(out).first(writer.finish())); }),
             ErrorCode::ok);
 }
 

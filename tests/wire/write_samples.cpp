@@ -1,6 +1,6 @@
 // write_samples DIR: the sample messages (valid/NAME.dgc, reject/NAME.ERROR.dgc), three states
 // (state/), checkpoints of steps 10 and 20 (checkpoints/), and beside every valid message what the
-// C++ decoder finds in it (NAME.txt: tensor, elements, index and bits of each value).
+// C++ decoder finds in it (NAME.txt: the notice; tensor, elements, index and bits of each value).
 #include <fmt/format.h>
 
 #include <bit>
@@ -35,7 +35,9 @@ int main(int argc, char** argv) {
     for (const test::Sample& sample : test::valid_samples()) {
       write(root / "valid" / (sample.name + ".dgc"), sample.bytes);
       std::ofstream text(root / "valid" / (sample.name + ".txt"));
-      for (const Entries& frame : decode_entries(sample.bytes, UINT64_MAX)) {
+      const CheckedMessage message(sample.bytes);
+      if (const auto& notice = message.header().notice) text << test::listing_of(*notice) << "\n";
+      for (const Entries& frame : decode_entries(message, UINT64_MAX)) {
         for (std::size_t i = 0; i < frame.indices.size(); ++i) {
           text << fmt::format("{} {} {} {:08x}\n", frame.tensor, frame.elements, frame.indices[i],
                               std::bit_cast<std::uint32_t>(frame.values[i]));

@@ -1,9 +1,9 @@
 // A full pass over v and g would cost a third of the compression itself, only to draw a curve.
-#include "torch/sampled_norm.h"
+#include "exchange/sampled_norm.h"
 
 #include <cstddef>
 
-namespace dgc::sgd {
+namespace dgc::exchange {
 namespace {
 
 constexpr std::size_t kExact = std::size_t{1} << 16;
@@ -42,4 +42,4 @@ double sampled_squares(std::span<const float> values, std::uint64_t seed) noexce
   return sum * static_cast<double>(values.size()) / static_cast<double>(seen);
 }
 
-}  // namespace dgc::sgd
+}  // namespace dgc::exchange
