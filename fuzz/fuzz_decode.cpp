@@ -62,7 +62,8 @@ void check_notice(const CheckedMessage& message) {
   if (!message.header().notice) return;
   std::vector<std::byte> again(kMessageOverhead + notice_bytes(*message.header().notice));
   MessageWriter(again, message.header()).finish();
-  const Notice& notice = *CheckedMessage(again).header().notice;
+  const CheckedMessage second(again);
+  const Notice& notice = *second.header().notice;
   const Notice& first = *message.header().notice;
   require(notice.bucket == first.bucket && notice.present == first.present &&
               notice.stop == first.stop && notice.nonfinite == first.nonfinite &&
