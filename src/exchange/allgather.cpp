@@ -42,7 +42,7 @@ std::vector<std::uint64_t> allgather_bounds(const Context& context, std::uint64_
   for (const std::size_t t : sparse) frames += context.frame_bound_of(t, step);
   std::uint64_t elements = 0;
   for (const std::size_t t : dense) elements += context.state.tensors()[t].elements();
-  if (elements == 0) return {parcel_bound(sparse.size() + dense.size(), frames)};
+  if (dense.empty()) return {parcel_bound(sparse.size() + dense.size(), frames)};
   const std::uint64_t part = largest_part(context, elements);
   return {parcel_bound(sparse.size() + dense.size(), frames + part), parcel_bound(0, part)};
 }

@@ -6,9 +6,11 @@
 #include "exchange/dense.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "compress/internals.h"
 #include "dgc/collectives.h"
@@ -17,14 +19,21 @@
 namespace dgc::exchange {
 namespace {
 
+/// Behind values stands their XXH3: XXH64, which messages have, is too slow for whole arrays.
+constexpr std::size_t kChecksum = sizeof(XXH64_hash_t);
+
 wire::ValueReader checked_values(ValueType type, const Received& received, std::size_t count,
                                  int sender) {
-  const wire::ValueReader reader(type, received.values.data(), count);
-  if (reader.validate() != ErrorCode::ok) {
-    throw Error(ErrorCode::nonfinite_value, "dense", fmt::format("rank {}", sender),
-                "sent values that cannot be decoded", "nothing was applied");
-  }
-  return reader;
+  const std::span<const std::byte> bytes = received.values.first(wire::value_bytes(type, count));
+  XXH64_hash_t stored = 0;
+  std::memcpy(&stored, received.values.data() + bytes.size(), kChecksum);
+  const bool intact = XXH3_64bits(bytes.data(), bytes.size()) == stored;
+  const wire::ValueReader reader(type, bytes.data(), count);
+  if (intact && reader.validate() == ErrorCode::ok) return reader;
+  throw Error(intact ? ErrorCode::nonfinite_value : ErrorCode::checksum_mismatch, "dense",
+              fmt::format("rank {}", sender),
+              intact ? "sent values that cannot be decoded" : "sent values with a wrong checksum",
+              "nothing was applied");
 }
 
 }  // namespace
@@ -41,8 +50,8 @@ void check_finite_sum(const Context& context, std::size_t tensor, std::span<cons
 }
 
 std::uint64_t largest_part(const Context& context, std::uint64_t elements) {
-  return wire::value_bytes(context.options.dense_transport,
-                           part_of(elements, context.group.size(), 0).size());
+  return kChecksum + wire::value_bytes(context.options.dense_transport,
+                                       part_of(elements, context.group.size(), 0).size());
 }
 
 DenseParts::DenseParts(Context& context, std::span<const Gradient> gradients)
@@ -58,10 +67,11 @@ std::span<float> DenseParts::part(std::vector<float>& of, int rank) const {
 }
 
 std::size_t DenseParts::part_bytes(int rank) const {
-  return wire::value_bytes(type_, part_of(total_, context_.group.size(), rank).size());
+  return kChecksum + wire::value_bytes(type_, part_of(total_, context_.group.size(), rank).size());
 }
 
 std::vector<std::size_t> DenseParts::sizes_to_me() const {
+  if (gradients_.empty()) return {};
   return std::vector<std::size_t>(static_cast<std::size_t>(context_.group.size()),
                                   part_bytes(context_.group.rank()));
 }
@@ -75,16 +85,19 @@ std::vector<std::size_t> DenseParts::sizes_from_each() const {
 /// Adds what the values lose on the way to `errors`, which are empty for fp32.
 void DenseParts::append(std::vector<std::byte>& parcel, std::span<const float> values,
                         std::span<float> errors) const {
+  const std::size_t before = parcel.size();
   if (type_ == ValueType::fp32) {
     const auto bytes = std::as_bytes(values);
     parcel.insert(parcel.end(), bytes.begin(), bytes.end());
-    return;
+  } else {
+    parcel.resize(before + wire::value_bytes(type_, values.size()));
+    std::vector<float> decoded(values.size());
+    wire::encode_values(type_, values, parcel.data() + before, decoded.data());
+    for (std::size_t i = 0; i < values.size(); ++i) errors[i] += values[i] - decoded[i];
   }
-  const std::size_t before = parcel.size();
-  parcel.resize(before + wire::value_bytes(type_, values.size()));
-  std::vector<float> decoded(values.size());
-  wire::encode_values(type_, values, parcel.data() + before, decoded.data());
-  for (std::size_t i = 0; i < values.size(); ++i) errors[i] += values[i] - decoded[i];
+  const XXH64_hash_t hash = XXH3_64bits(parcel.data() + before, parcel.size() - before);
+  const auto checksum = std::as_bytes(std::span(&hash, 1));
+  parcel.insert(parcel.end(), checksum.begin(), checksum.end());
 }
 
 Outbox DenseParts::lay_out(const Compressor::Call& call, std::span<const std::byte> message) {

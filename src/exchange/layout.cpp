@@ -74,31 +74,35 @@ double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcep
 double received_bytes(Algorithm algorithm, double message, double dense, int workers,
                       int hosts) noexcept {
   constexpr double kLength = 8.0;
+  constexpr double kEmpty = kMessageOverhead + 16.0;  // a message with a notice, but for its bits
+  constexpr double kChecksum = 8.0;                   // of dense values
   const double n = workers;
   if (algorithm == Algorithm::owner) {
-    return 2.0 * (n - 1) * ((message - kMessageOverhead) / n + kMessageOverhead + kLength);
+    return 2.0 * (n - 1) * ((message - kEmpty) / n + kEmpty + kLength);
   }
   if (algorithm == Algorithm::hierarchical) {
     const double h = hosts;
     const double l = n / h;
-    return (l - 1) * (4.0 * dense / l + kLength) + (h - 1 + h * (l - 1)) * (message + kLength);
+    return (n - 1) * (kEmpty + kLength) + (l - 1) * (4.0 * dense / l + kLength) +
+           (h - 1 + h * (l - 1)) * (message + kLength);
   }
-  double bytes = 0.0;
-  if (message > 0.0) bytes += (n - 1) * (message + kLength);
-  if (dense > 0.0) bytes += (n - 1) * 8.0 * dense / n;
+  double bytes = (n - 1) * ((message > 0.0 ? message : kEmpty) + kLength);
+  if (dense > 0.0) {
+    bytes += (n - 1) * (8.0 * dense / n + 2.0 * kChecksum + kEmpty + kLength);
+  }
   return bytes;
 }
 
 double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
                      int hosts) noexcept {
   const double n = workers;
-  if (algorithm == Algorithm::owner) return 4.0 * (n - 1);
+  if (algorithm == Algorithm::owner) return 2.0 * (n - 1);
   if (algorithm == Algorithm::hierarchical) {
     const double h = hosts;
     const double l = n / h;
-    return 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
+    return n - 1 + 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
   }
-  return (message ? n - 1 : 0.0) + (dense ? 2.0 * (n - 1) : 0.0);
+  return (message || dense ? n - 1 : 0.0) + (dense ? n - 1 : 0.0);
 }
 
 double saved_by_dense(const Load& tensor, ValueType values, ValueType transport,

@@ -17,7 +17,6 @@ Buckets plan_buckets(std::span<const std::uint64_t> bytes, std::uint64_t bucket_
     plan.back().push_back(p);
     filled += bytes[p];
   }
-  if (plan.empty()) plan.emplace_back();
   for (auto& bucket : plan) std::reverse(bucket.begin(), bucket.end());
   return plan;
 }

@@ -44,7 +44,7 @@ Pipeline::~Pipeline() {
   if (!sent()) return;
   // The others are waiting for the rest of this step; and what is under way reads our gradients.
   abandon(Error(ErrorCode::wrong_order, "Sgd", "optimizer",
-                fmt::format("was given up in step {}, between backward() and step()",
+                fmt::format("gave up in step {}, between backward() and step()",
                             exchange_.state().step()),
                 "look at what ended that rank"));
 }

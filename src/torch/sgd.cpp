@@ -153,6 +153,7 @@ void Sgd::Impl::make_exchange() {
   const bool overlap = no_overlap().empty();
   plan = sgd::plan_buckets(
       bytes, overlap ? static_cast<std::uint64_t>(options.bucket_bytes()) : ~std::uint64_t{0} >> 1);
+  if (plan.empty()) plan.emplace_back();  // ranks meet, also where nothing is trained
   // What happens to u and v: without correction they see no momentum.
   const bool velocity = options.momentum() != 0.0f && options.momentum_correction();
   CompressOptions compress = options.compress;

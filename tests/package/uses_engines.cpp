@@ -10,8 +10,7 @@ int main() {
   const std::vector<dgc::TensorSpec> model = {dgc::TensorSpec::of("w", {10, 10})};
   const auto groups = dgc::make_local_groups(2);
   const auto work = [&](dgc::Group& group) {
-    dgc::State state(model, static_cast<std::uint32_t>(group.rank()), 2);
-    dgc::Exchange exchange(group, model, state, {.schedule = dgc::Schedule(0.05)}, {});
+    dgc::Exchange exchange(group, model, {.schedule = dgc::Schedule(0.05)});
     const std::vector<float> gradient(100, 1.0f);
     std::vector<float> parameters(100, 0.0f);
     const dgc::Gradient gradients[] = {{0, gradient}};
