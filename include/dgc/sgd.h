@@ -17,6 +17,10 @@
 
 namespace dgc {
 
+namespace sgd {
+struct Internals;
+}
+
 /// How a parameter travels.
 enum class Send {
   automatic,  ///< sparse with two dimensions or more, else dense: the paper's rule
@@ -288,10 +292,9 @@ class Sgd : public torch::optim::Optimizer {
   void load(torch::serialize::InputArchive& archive) override;
 
   struct Impl;
-  /// For dgc/checkpoint.h.
-  Impl& impl() noexcept { return *impl_; }
 
  private:
+  friend struct sgd::Internals;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -222,7 +222,7 @@ void apply(Sgd::Impl& my, Loaded loaded) {
 
 CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
                                const std::string& user, int keep, const torch::Tensor& mine) {
-  Sgd::Impl& my = optimizer.impl();
+  Sgd::Impl& my = sgd::Internals::of(optimizer);
   my.require_idle("save");
   const torch::NoGradGuard no_grad;
 
@@ -241,7 +241,7 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
 
 std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
                                               std::optional<std::uint64_t> step) {
-  Sgd::Impl& my = optimizer.impl();
+  Sgd::Impl& my = sgd::Internals::of(optimizer);
   my.require_idle("load");
   const torch::NoGradGuard no_grad;
   const auto found = checkpoint::open(my.group, folder, step);

@@ -67,4 +67,9 @@ struct Sgd::Impl {
   void describe_step(const Collected& collected);
 };
 
+/// The inside of an Sgd, for checkpoints.
+struct sgd::Internals {
+  static Sgd::Impl& of(Sgd& optimizer) { return *optimizer.impl_; }
+};
+
 }  // namespace dgc
