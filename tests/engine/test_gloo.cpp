@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "dgc/collectives.h"
+#include "engine/connection.h"
 #include "engine/gloo_device.h"
 #include "exchange/presence.h"
 #include "support/conformance.h"
@@ -265,22 +266,14 @@ TEST(GlooGroup, ALoopbackAddressOfSeveralMachinesIsRefusedAtOnce) {
 }
 
 TEST(GlooDevice, LoopbackAddressesAreKnown) {
-  const auto loopback = [](const char* hostname) {
-    sockaddr_storage storage{};
-    auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
-    if (::inet_pton(AF_INET, hostname, &v4.sin_addr) == 1) {
-      v4.sin_family = AF_INET;
-    } else if (::inet_pton(AF_INET6, hostname, &v6.sin6_addr) == 1) {
-      v6.sin6_family = AF_INET6;
-    }
-    return detail::loopback_in(gloo::transport::tcp::Address(storage).bytes());
+  const auto loopback = [](const char* host) {
+    return detail::resolve(host, 1).front().is_loopback();
   };
-  EXPECT_EQ(loopback("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(loopback("127.0.1.1"), "127.0.1.1");
-  EXPECT_EQ(loopback("::1"), "::1");
-  EXPECT_EQ(loopback("10.0.0.127"), std::nullopt);
-  EXPECT_EQ(loopback("fe80::1"), std::nullopt);
+  EXPECT_TRUE(loopback("127.0.0.1"));
+  EXPECT_TRUE(loopback("127.0.1.1"));
+  EXPECT_TRUE(loopback("::1"));
+  EXPECT_FALSE(loopback("10.0.0.127"));
+  EXPECT_FALSE(loopback("fe80::1"));
 }
 
 TEST(GlooDevice, MessagesHaveThePortsThatPeopleKnow) {
@@ -340,9 +333,11 @@ class Environment {
   Environment& operator=(const Environment&) = delete;
 
  private:
-  static constexpr const char* kNames[] = {
-      "OMPI_COMM_WORLD_SIZE", "RANK",        "WORLD_SIZE",  "DGC_STORE",
-      "DGC_INTERFACE",        "DGC_HOST_ID", "MASTER_ADDR", "MASTER_PORT"};
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "RANK",
+                                           "WORLD_SIZE",           "DGC_STORE",
+                                           "DGC_INTERFACE",        "DGC_HOST_ID",
+                                           "MASTER_ADDR",          "MASTER_PORT",
+                                           "DGC_SECRET",           "TORCHELASTIC_USE_AGENT_STORE"};
 };
 
 std::string message(const std::function<void()>& work) {
@@ -371,10 +366,18 @@ TEST(Engines, AreChosenFromTheEnvironment) {
     EXPECT_EQ(group->host(), "rack7");
   }
   {
-    const Environment address({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"}});
+    const Environment address({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}});
     const std::string text = message([] { make_group(); });
-    EXPECT_NE(text.find("torch"), std::string::npos) << text;
-    EXPECT_NE(text.find("DGC_STORE"), std::string::npos) << text;
+    EXPECT_NE(text.find("MASTER_PORT: is not set"), std::string::npos) << text;
+  }
+  {
+    const Environment agent({{"RANK", "0"},
+                             {"WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "127.0.0.1"},
+                             {"MASTER_PORT", "1"},
+                             {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+    const std::string text = message([] { make_group(); });
+    EXPECT_NE(text.find("dgc::torch"), std::string::npos) << text;
   }
   {
     const Environment bad({{"RANK", "x"}, {"WORLD_SIZE", "2"}});
