@@ -224,7 +224,8 @@ TEST(StoreServer, AStrangerHasLittleTime) {
 }
 
 TEST(StoreServer, MessagesThatAreWrongEndTheConnection) {
-  detail::StoreServer server(kAnyPort, "s");
+  // An hour: it is not the time that ends them.
+  detail::StoreServer server(kAnyPort, "s", {.patience = 1h});
   const auto closed_after = [&](std::span<const std::byte> bytes) {
     Member member(server.address());
     EXPECT_TRUE(member.proved());
