@@ -158,6 +158,8 @@ void run(const Options& options) {
       engine == "mpi" || (engine == "gloo" && variable("RANK") && variable("WORLD_SIZE"));
   if (joins) {
     const auto group = process::join_group(engine, timeout_of(options));
+    const std::string note = process::security_note(*group);
+    if (group->rank() == 0 && !note.empty()) process::say(note + "\n");
     const nlohmann::json results = work(*group, options);
     if (group->rank() == 0) print(results, options);
     return;

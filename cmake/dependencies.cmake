@@ -1,4 +1,4 @@
-# What dgc::core links against. Used by the build and, installed, by dgcConfig.cmake.
+# What dgc::core and, with DGC_WITH_ENGINES, dgc::engines link against. Used by the build and, installed, by dgcConfig.cmake.
 set(dgc_missing "")
 set(dgc_packages "")
 macro(dgc_need found name package)
@@ -19,6 +19,10 @@ if(PKG_CONFIG_FOUND)
 endif()
 dgc_need(DGC_HWY_FOUND Highway libhwy-dev)
 dgc_need(DGC_XXHASH_FOUND xxHash libxxhash-dev)
+if(DGC_WITH_ENGINES)
+  find_package(OpenSSL QUIET COMPONENTS Crypto)
+  dgc_need(OPENSSL_FOUND OpenSSL libssl-dev)
+endif()
 if(dgc_missing)
   list(JOIN dgc_missing ", " dgc_missing)
   list(JOIN dgc_packages " " dgc_packages)

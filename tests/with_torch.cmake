@@ -46,6 +46,10 @@ if(DGC_BUILD_APPS AND DGC_WITH_TORCH AND DGC_WITH_GLOO AND NOT DGC_SANITIZE)
   foreach(part IN ITEMS same resume errors files)
     dgc_script(train_${part} train/test_train.py ${part} $<TARGET_FILE:dgc_command> ${mpirun})
   endforeach()
+  dgc_script(strangers train/test_strangers.py $<TARGET_FILE:dgc_command>)
+  if(DGC_PYTHON_EXECUTABLE)
+    dgc_script(torchrun train/test_torchrun.py $<TARGET_FILE:dgc_command> ${DGC_PYTHON_EXECUTABLE})
+  endif()
 endif()
 
 # The PyTorch package, with the interpreter that has PyTorch.

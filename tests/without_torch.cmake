@@ -3,6 +3,7 @@ set(with_threads
   base/test_parallel.cpp
   base/test_patient_writer.cpp
   compress/test_compressor.cpp
+  engine/test_address_store.cpp
   engine/test_group.cpp
   exchange/test_exchange.cpp
   exchange/test_owner.cpp)
@@ -17,6 +18,7 @@ set(without_threads
   compress/test_select.cpp
   compress/test_selection.cpp
   compress/test_state.cpp
+  engine/test_introduction.cpp
   exchange/test_options.cpp
   wire/test_golden.cpp
   wire/test_reject.cpp

@@ -82,6 +82,6 @@ std::string dgc::process::libtorch_version() {
 
 std::unique_ptr<dgc::Group> dgc::process::join_group(const std::string& engine,
                                                      std::chrono::milliseconds timeout) {
-  if (meets_at_address(engine) && !libtorch_version().empty()) app::start_anew("MASTER_ADDR");
+  if (meets_at_agent(engine) && !libtorch_version().empty()) app::start_anew("torchrun");
   return make_group(engine, timeout);
 }

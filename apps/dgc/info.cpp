@@ -24,8 +24,7 @@ void run(bool as_json) {
   }
   nlohmann::json integrations = nlohmann::json::array();
   if (const std::string version = process::libtorch_version(); !version.empty()) {
-    integrations.push_back(
-        fmt::format("libtorch {} (dgc::Sgd, dgc train, rendezvous by address)", version));
+    integrations.push_back(fmt::format("libtorch {} (dgc::Sgd, dgc train)", version));
   }
   const nlohmann::json info = {{"version", DGC_VERSION},
                                {"target", active},

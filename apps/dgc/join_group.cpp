@@ -1,16 +1,16 @@
-// `dgc-torch`: groups that meet at MASTER_ADDR, by libtorch's store.
+// `dgc-torch`: groups that torchrun started, too.
 #include <torch/version.h>
 
-#include "dgc/address_store.h"
 #include "process/rendezvous.h"
+#include "torch/agent_store.h"
 
 namespace dgc::process {
 
 std::string libtorch_version() { return TORCH_VERSION; }
 
 std::unique_ptr<Group> join_group(const std::string& engine, std::chrono::milliseconds timeout) {
-  return make_group(engine, timeout,
-                    meets_at_address(engine) ? address_store_from_environment(timeout) : nullptr);
+  detail::know_agent_store();
+  return make_group(engine, timeout);
 }
 
 }  // namespace dgc::process

@@ -4,7 +4,7 @@
 // anew as `dgc-torch` (front.cpp); nothing may have been printed before.
 //
 //   bench/torch.h            measure_steps()
-//   process/rendezvous.h     join_group(), where a group meets at MASTER_ADDR
+//   process/rendezvous.h     join_group(), where torchrun started the group
 //   train/measure_compute.h  measure_compute()
 //   train/measure_sizes.h    measure_sizes()
 #pragma once

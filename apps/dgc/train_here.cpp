@@ -71,6 +71,7 @@ int work(Group& group, const TrainJob& job) {
   console.say(fmt::format("dgc train {}: {} on {} workers ({}), run in {}", job.settings.recipe,
                           job.settings.model, group.size(), group.engine(), job.folder.string()));
   print_settings(job.settings, console);
+  if (const std::string note = process::security_note(group); !note.empty()) console.say(note);
   const train::TrainedRun trained = train::train_run(
       group,
       {.settings = job.settings, .folder = job.folder, .resume = job.resume, .stop = &stop_signal},
@@ -87,16 +88,12 @@ std::chrono::milliseconds timeout_of(const train::Settings& settings) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1000.0));
 }
 
-void prepare() {
-  stop_on_signals();
-  process::keep_freed_memory();
-}
-
 }  // namespace
 
 int train_as_rank(const TrainJob& job, int workers) {
-  prepare();
+  process::keep_freed_memory();
   const auto group = process::join_group("auto", timeout_of(job.settings));
+  stop_on_signals();  // before, there is nothing to save: a signal ends it at once
   if (workers > 0 && workers != group->size()) {
     throw Error(ErrorCode::invalid_argument, "train", "--workers",
                 fmt::format("{} were asked for, {} were started", workers, group->size()),
@@ -109,7 +106,8 @@ int train_as_rank(const TrainJob& job, int workers) {
 }
 
 int train_in_threads(const TrainJob& job, int workers) {
-  prepare();
+  stop_on_signals();
+  process::keep_freed_memory();
   if (workers > 1 && train::has_dropout(job.settings)) {
     throw Error(ErrorCode::invalid_argument, "train", "--launch threads",
                 fmt::format("{} has dropout, whose random numbers belong to the process",

@@ -20,8 +20,8 @@
 //   RANK=0 WORLD_SIZE=4 MASTER_ADDR=host0 MASTER_PORT=29500 mnist --data fashion
 //                                               one of four processes, with the variables that
 //                                               torchrun sets; start the others with RANK=1, 2, 3
-#include <dgc/address_store.h>
 #include <dgc/checkpoint.h>
+#include <dgc/engines.h>
 #include <dgc/sgd.h>
 #include <torch/torch.h>
 
@@ -284,15 +284,13 @@ int main(int argc, char** argv) try {
   const MNIST test_data(options.data, MNIST::Mode::kTest);
 
   // dgc 1: a group is this worker's end of the connection to all others. make_group("auto") finds
-  // out how the process was started: by mpirun, with RANK and WORLD_SIZE, or alone. The address
-  // store is how processes meet at MASTER_ADDR; it is null, and not needed, in the other cases.
+  // out how the process was started: by mpirun, with RANK and WORLD_SIZE, or alone.
   std::vector<std::unique_ptr<dgc::Group>> groups;
   if (options.threads > 0) {
     groups = dgc::make_local_groups(static_cast<int>(options.threads));
   } else {
     const auto timeout = dgc::kDefaultTimeout;  // how long to wait for a worker that is silent
-    groups.push_back(
-        dgc::make_group("auto", timeout, dgc::address_store_from_environment(timeout)));
+    groups.push_back(dgc::make_group("auto", timeout));
   }
 
   // One thread for each worker of this process: one, unless --threads says otherwise.

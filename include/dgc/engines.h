@@ -32,6 +32,8 @@ class RendezvousStore {
   virtual std::optional<std::vector<std::byte>> try_get(const std::string& key) = 0;
   /// Forgets a key, if the map can.
   virtual void remove(const std::string& key) noexcept = 0;
+  /// Whether anybody in the network can read and write it.
+  virtual bool is_open_to_strangers() const { return false; }
 };
 
 /// A store in a folder that all ranks see, such as /tmp/job-17 on one machine or a network file
@@ -54,17 +56,25 @@ struct GlooOptions {
   /// Keys in the store begin with it. The same on all ranks, and a new one for each group that uses
   /// the same store at the same time or after a failure.
   std::string name = "dgc";
+  /// What all ranks know and nobody else. "": DGC_SECRET; and where that is not set, none. With a
+  /// secret nobody else can join the group or keep it from meeting.
+  std::string secret = {};
 };
 
 /// This process as one rank of a group over TCP, each connected with each. Returns when all ranks
 /// have come; takes at most twice the timeout. A group of one needs neither store nor network. The
 /// store is kept until the group is destroyed, which does not wait for other ranks.
 ///
-/// Data is neither encrypted nor authenticated: use it inside a trusted network or a VPN only.
-/// Throws Error: invalid_argument, io (store), timeout or peer_lost naming the rank that is
-/// missing, peer_failed, engine_unavailable.
+/// Each connection proves that it has the secret before it counts. What is sent afterwards is not
+/// encrypted: docs/multi-node.md says what is protected. Throws Error: invalid_argument (also when
+/// a peer has another secret), io (store), timeout or peer_lost naming the rank that is missing,
+/// peer_failed, engine_unavailable.
 std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore> store,
                                        const GlooOptions& options);
+
+/// Whether others than the processes of this machine can reach the group's rendezvous, and it has
+/// no secret. False for engines that have none.
+bool is_open_to_strangers(const Group& group) noexcept;
 
 /// All processes of an mpirun as a group. All of them call it at the same time. MPI is initialised
 /// unless it already is, and finalised at exit only if it was initialised here: a caller that uses
@@ -87,9 +97,9 @@ std::string engine_from_environment();
 std::string this_host();
 
 /// This process's group by the name of an engine, or "auto": engine_from_environment(). "local" is
-/// a group of one. "gloo" reads RANK, WORLD_SIZE, if set DGC_INTERFACE, and meets the others in
-/// `store` or, where that is null, in DGC_STORE (folder for make_file_store); dgc/address_store.h
-/// has a store for MASTER_ADDR and MASTER_PORT. Throws Error: invalid_argument for an unknown
+/// a group of one. "gloo" reads RANK, WORLD_SIZE, if set DGC_INTERFACE and DGC_SECRET, and meets
+/// the others in `store` or, where that is null, in DGC_STORE (folder for make_file_store), or at
+/// MASTER_ADDR and MASTER_PORT (dgc/address_store.h). Throws Error: invalid_argument for an unknown
 /// engine or a bad variable, engine_unavailable for one that is not in this build, and what the
 /// engine throws.
 std::unique_ptr<Group> make_group(const std::string& engine = "auto",

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/environment.h"
-#include "dgc/engines.h"
+#include "dgc/address_store.h"
 #include "engine/compiled.h"
 
 namespace dgc {
@@ -25,18 +25,11 @@ std::unique_ptr<Group> gloo_from_environment(std::chrono::milliseconds timeout,
   options.interface = variable("DGC_INTERFACE").value_or("");
   if (options.size != 1 && !store) {
     const std::optional<std::string> folder = variable("DGC_STORE");
-    if (!folder && variable("MASTER_ADDR")) {
-      throw Error(
-          ErrorCode::invalid_argument, "gloo", "MASTER_ADDR",
-          "rendezvous by address needs a store made from it",
-          "pass address_store_from_environment() (dgc/address_store.h, built with libtorch), or "
-          "set DGC_STORE to a new folder that all ranks see");
-    }
-    if (!folder) {
+    if (!folder && !variable("MASTER_ADDR")) {
       throw Error(ErrorCode::invalid_argument, "gloo", "DGC_STORE", "is not set",
                   "set it to a new folder that all ranks see, or set MASTER_ADDR and MASTER_PORT");
     }
-    store = make_file_store(*folder);
+    store = folder ? make_file_store(*folder) : address_store_from_environment(timeout);
   }
   return make_gloo_group(std::move(store), options);
 }

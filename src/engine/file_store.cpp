@@ -76,7 +76,7 @@ class FileStore final : public RendezvousStore {
   static constexpr std::chrono::milliseconds kLongestPause{20};
 
   static bool write(const fs::path& path, std::span<const std::byte> value) {
-    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (descriptor < 0) return false;
     // Values are a few hundred bytes: a short write is a full disk.
     const bool written =

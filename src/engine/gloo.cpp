@@ -1,6 +1,7 @@
 // Workers as processes, each connected with each over TCP by Gloo.
 //
-// Gloo gives the transport only; rendezvous, collectives and the handling of failures are ours:
+// Gloo gives the transport only; rendezvous, connecting (gloo_mesh.h), collectives and the handling
+// of failures are ours:
 // - Addresses travel through the store, so that a rank that never comes is known by its number.
 // - A rank that gives up first writes its cause to the store ("failed.<rank>", the board) and then
 //   closes its connections. Whoever finds a connection broken reads the board before it blames the
@@ -15,32 +16,28 @@
 //   this one have arrived. They have slots of their own: what else is exchanged between two calls
 //   leaves them alone.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gloo/allreduce.h>
-#include <gloo/context.h>
 #include <gloo/math.h>
-#include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
-#include <gloo/transport/device.h>
 #include <pthread.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstring>
 #include <deque>
-#include <iterator>
 #include <optional>
-#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "dgc/engines.h"
 #include "engine/compiled.h"
 #include "engine/ended.h"
+#include "engine/gloo_board.h"
 #include "engine/gloo_device.h"
+#include "engine/gloo_mesh.h"
 #include "engine/native.h"
 #include "engine/parcel.h"
+#include "engine/secret.h"
 
 namespace dgc {
 namespace {
@@ -54,8 +51,6 @@ constexpr milliseconds kBoardWait{300};
 // far apart, and whoever has not been heard of is suspected.
 constexpr milliseconds kBoardReserve{1000};
 constexpr milliseconds kBoardPoll{10};
-/// Everything a rank may have in the store.
-constexpr std::array kKeys{"address", "failed", "late", "closed"};
 /// Gloo's slots of parcels count from here, those of other messages from 0.
 constexpr std::uint64_t kParcelSlots = std::uint64_t{1} << 62;
 
@@ -86,78 +81,6 @@ class NoSigpipe {
   bool was_pending_ = false;
 };
 
-/// Gloo's context with a connection to each peer, made one by one so that failures have a name.
-class Mesh final : public gloo::Context {
- public:
-  Mesh(int own_rank, int ranks, detail::Device device, milliseconds timeout)
-      : gloo::Context(own_rank, ranks) {
-    device_ = std::move(device);
-    transportContext_ = device_->createContext(rank, size);
-    // Gloo waits five times this long for a connection; other waits have explicit deadlines.
-    transportContext_->setTimeout(std::max(timeout / 5, milliseconds(1)));
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer != rank) transportContext_->createPair(peer);
-    }
-  }
-
-  /// Where each peer connects to, one after the other, all of the same length; then the name of
-  /// the network that a loopback address belongs to.
-  std::vector<std::byte> addresses() {
-    std::vector<std::byte> all;
-    for (int peer = 0; peer < size; ++peer) {
-      // Nobody reads the part of this rank itself.
-      const int other = peer != rank ? peer : (rank + 1) % size;
-      const std::vector<char> one = getPair(other)->address().bytes();
-      const auto bytes = std::as_bytes(std::span(one));
-      all.insert(all.end(), bytes.begin(), bytes.end());
-      address_ = one;
-    }
-    const auto network = std::as_bytes(std::span(network_));
-    all.insert(all.end(), network.begin(), network.end());
-    return all;
-  }
-
-  /// Loopback addresses lead to the machine itself: a connection between two machines cannot be
-  /// made to one, and trying would take the whole timeout. Throws Error(invalid_argument).
-  void check_reachable(int peer, std::span<const std::byte> theirs) const {
-    const std::vector<char> address = part_for_me(peer, theirs);
-    const auto rest = theirs.subspan(address_.size() * static_cast<std::size_t>(size));
-    const std::string_view network(reinterpret_cast<const char*>(rest.data()), rest.size());
-    if (network == network_) return;
-    const auto check = [](int listener, const std::vector<char>& of, int other) {
-      const std::optional<std::string> loopback = detail::loopback_in(of);
-      if (!loopback) return;
-      throw Error(ErrorCode::invalid_argument, "gloo", fmt::format("rank {}", listener),
-                  fmt::format("listens on {}, which rank {} on another machine cannot reach",
-                              *loopback, other),
-                  "set DGC_INTERFACE (GlooOptions::interface) on each machine to the network "
-                  "interface that leads to the others, such as eth0; `ip address` lists them");
-    };
-    check(rank, address_, peer);
-    check(peer, address, rank);
-  }
-
-  void connect(int peer, std::span<const std::byte> theirs) {
-    getPair(peer)->connect(part_for_me(peer, theirs));
-  }
-
- private:
-  std::vector<char> part_for_me(int peer, std::span<const std::byte> theirs) const {
-    const std::size_t length = address_.size();
-    if (theirs.size() < length * static_cast<std::size_t>(size)) {
-      throw Error(ErrorCode::bad_length, "rendezvous", fmt::format("rank {}", peer),
-                  fmt::format("left an address of {} bytes in the store", theirs.size()),
-                  "start all ranks with the same version of dgc, of one group size");
-    }
-    const char* const data =
-        reinterpret_cast<const char*>(theirs.data()) + length * static_cast<std::size_t>(rank);
-    return {data, data + length};
-  }
-
-  std::vector<char> address_;  // of one of the pairs: they differ in a number alone
-  const std::string network_ = detail::loopback_network();
-};
-
 milliseconds until(Clock::time_point deadline) {
   // Never negative: -1 means "forever" to Gloo.
   return std::max(milliseconds(0),
@@ -168,8 +91,7 @@ class GlooGroup final : public Group {
  public:
   GlooGroup(std::shared_ptr<RendezvousStore> store, const GlooOptions& options)
       : Group(options.rank, options.size, options.timeout),
-        store_(std::move(store)),
-        name_(options.name),
+        board_(std::move(store), options.name, options.rank, options.size),
         host_(options.host_id.empty() ? this_host() : options.host_id),
         sent_(static_cast<std::size_t>(options.size)),
         received_(static_cast<std::size_t>(options.size)) {}
@@ -177,11 +99,14 @@ class GlooGroup final : public Group {
   ~GlooGroup() override {
     posted_.clear();
     mesh_.reset();
-    if (joined_) leave();
+    if (joined_) board_.leave();
   }
 
   std::string_view engine() const noexcept override { return "gloo"; }
   std::string host() const override { return host_; }
+  bool is_open_to_strangers() const {
+    return mesh_ && (mesh_->is_open_to_strangers() || board_.is_open_to_strangers());
+  }
 
   /// The sum of all ranks, by Gloo's own ring.
   void reduce_by_ring(std::span<float> values) {
@@ -207,17 +132,13 @@ class GlooGroup final : public Group {
 
   void join(const GlooOptions& options) {
     const auto deadline = Clock::now() + timeout();
-    for (const char* const what : kKeys) {
-      if (!store_->try_get(key(what, rank()))) continue;
-      throw Error(ErrorCode::invalid_argument, "rendezvous", fmt::format("rank {}", rank()),
-                  fmt::format("the store has '{}' already", key(what, rank())),
-                  "every run needs a store or a name of its own, every process a rank of its own");
-    }
+    board_.check_unused();
     joined_ = true;
     try {
       const NoSigpipe guard;
-      mesh_ = std::make_shared<Mesh>(rank(), size(), detail::make_device(options), timeout());
-      store_->set(key("address", rank()), mesh_->addresses());
+      mesh_ = std::make_shared<detail::Mesh>(options, detail::make_device(options),
+                                             detail::secret_or_environment(options.secret));
+      board_.put_address(mesh_->address());
       std::vector<std::vector<std::byte>> theirs(static_cast<std::size_t>(size()));
       for (int peer = 0; peer < size(); ++peer) {
         if (peer != rank()) theirs[static_cast<std::size_t>(peer)] = address_of(peer, deadline);
@@ -225,9 +146,8 @@ class GlooGroup final : public Group {
       for (int peer = 0; peer < size(); ++peer) {
         if (peer != rank()) mesh_->check_reachable(peer, theirs[static_cast<std::size_t>(peer)]);
       }
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer != rank()) connect(peer, theirs[static_cast<std::size_t>(peer)]);
-      }
+      // As much time as the addresses had.
+      mesh_->connect(theirs, Clock::now() + timeout(), [&] { throw_cause_from_board(); });
     } catch (const Error& error) {
       fail(error);
       throw;
@@ -315,12 +235,7 @@ class GlooGroup final : public Group {
 
   void announce(const Error& cause) noexcept override {
     if (!joined_) return;
-    try {
-      const std::string text = fmt::format("{}\n{}", static_cast<int>(cause.code()), cause.what());
-      store_->set(key("failed", rank()), std::as_bytes(std::span(text)));
-    } catch (const std::exception&) {
-      // The closed connections say at least that something happened.
-    }
+    board_.announce(cause);
     close_connections();
   }
 
@@ -422,13 +337,9 @@ class GlooGroup final : public Group {
     return mesh_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
   }
 
-  std::string key(const char* what, int of) const {
-    return fmt::format("{}/{}.{}", name_, what, of);
-  }
-
   std::vector<std::byte> address_of(int peer, Clock::time_point deadline) {
     for (;;) {
-      if (auto found = store_->get(key("address", peer), std::min(until(deadline), kBoardWait))) {
+      if (auto found = board_.address_of(peer, std::min(until(deadline), kBoardWait))) {
         return std::move(*found);
       }
       throw_cause_from_board();
@@ -436,19 +347,6 @@ class GlooGroup final : public Group {
       throw Error(ErrorCode::timeout, "rendezvous", fmt::format("rank {}", peer),
                   fmt::format("did not come within {} ms", timeout().count()),
                   fmt::format("are all {} ranks started, with the same store?", size()));
-    }
-  }
-
-  void connect(int peer, std::span<const std::byte> theirs) {
-    try {
-      mesh_->connect(peer, theirs);
-    } catch (const std::exception& error) {
-      throw_cause_from_board();
-      throw Error(
-          ErrorCode::peer_lost, "connect", fmt::format("rank {}", peer),
-          detail::readable(error.what()),
-          "on several machines, set DGC_INTERFACE to the network interface that they share; "
-          "and was the store used before?");
     }
   }
 
@@ -466,14 +364,7 @@ class GlooGroup final : public Group {
                          Deadline deadline) {
     const std::vector<int> waiting = transfers.waiting(late);
     transfers = {};
-    if (late) {
-      try {
-        const std::string list = fmt::format("{}", fmt::join(waiting, " "));
-        store_->set(key("late", rank()), std::as_bytes(std::span(list)));
-      } catch (const std::exception&) {
-        // Others may then suspect this rank, and are wrong, but they end.
-      }
-    }
+    if (late) board_.note_late(waiting);
     // One whose connection broke may be ahead of the cause by the time it takes to write a file.
     const Deadline patience = late ? deadline : std::min(Clock::now() + kBoardWait, deadline);
     for (;;) {
@@ -481,7 +372,7 @@ class GlooGroup final : public Group {
       if (Clock::now() >= patience) break;
       std::this_thread::sleep_for(kBoardPoll);
     }
-    const int suspect = culprit(waiting);
+    const int suspect = board_.culprit(waiting);
     const std::string subject = fmt::format("rank {}", suspect);
     if (late || suspect != waiting.front()) {
       throw Error(ErrorCode::timeout, "exchange", subject,
@@ -491,62 +382,13 @@ class GlooGroup final : public Group {
                 fmt::format("the connection broke: {}", detail::readable(text)));
   }
 
-  /// The first rank on the way of who waits for whom that is not itself known to be waiting.
-  int culprit(std::vector<int> waiting) {
-    const int fallback = waiting.front();
-    for (int step = 0; step < size(); ++step) {
-      std::vector<int> next;
-      for (const int peer : waiting) {
-        if (peer == rank()) continue;
-        std::optional<std::vector<std::byte>> entry;
-        try {
-          entry = store_->try_get(key("late", peer));
-        } catch (const std::exception&) {
-          return fallback;
-        }
-        if (!entry) return peer;
-        if (next.empty()) next = numbers(*entry);
-      }
-      if (next.empty()) return fallback;
-      waiting = std::move(next);
-    }
-    return fallback;  // in a circle: calls in different orders
-  }
-
-  static std::vector<int> numbers(std::span<const std::byte> text) {
-    std::istringstream stream(std::string(reinterpret_cast<const char*>(text.data()), text.size()));
-    return {std::istream_iterator<int>(stream), {}};
-  }
-
   /// Throws Error(peer_failed) if another rank has given up.
   void throw_cause_from_board() {
-    int who = -1;
-    std::string cause;
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank()) continue;
-      std::optional<std::vector<std::byte>> entry;
-      try {
-        entry = store_->try_get(key("failed", peer));
-      } catch (const std::exception&) {
-        return;  // a store that went with its rank; the caller names the peer that it lost
-      }
-      if (!entry) continue;
-      const std::string_view text(reinterpret_cast<const char*>(entry->data()), entry->size());
-      const auto line = text.find('\n');
-      const std::string_view code = text.substr(0, line);
-      const bool consequence = code == std::to_string(static_cast<int>(ErrorCode::peer_lost)) ||
-                               code == std::to_string(static_cast<int>(ErrorCode::timeout));
-      // Something that went wrong at a rank explains connections that broke elsewhere.
-      if (who >= 0 && consequence) continue;
-      who = peer;
-      cause = line == std::string_view::npos ? text : text.substr(line + 1);
-      if (!consequence) break;
-    }
-    if (who < 0) return;
+    const std::optional<Error> cause = board_.cause();
+    if (!cause) return;
     // The others find this rank gone, look at the board, and read the same.
     close_connections();
-    throw Error(ErrorCode::peer_failed, "exchange", fmt::format("rank {}", who),
-                "gave up: " + cause);
+    throw Error(*cause);
   }
 
   void close_connections() noexcept {
@@ -561,28 +403,9 @@ class GlooGroup final : public Group {
     }
   }
 
-  /// Whoever leaves last removes what the group wrote. Earlier the board may still be needed.
-  void leave() noexcept {
-    try {
-      const std::byte mark{1};
-      store_->set(key("closed", rank()), {&mark, 1});
-      for (int peer = 0; peer < size(); ++peer) {
-        if (!store_->try_get(key("closed", peer))) return;
-      }
-    } catch (const std::exception&) {
-      return;
-    }
-    for (int peer = 0; peer < size(); ++peer) {
-      for (const char* const what : kKeys) {
-        store_->remove(key(what, peer));
-      }
-    }
-  }
-
-  std::shared_ptr<RendezvousStore> store_;
-  std::string name_;
+  detail::Board board_;
   std::string host_;
-  std::shared_ptr<Mesh> mesh_;
+  std::shared_ptr<detail::Mesh> mesh_;
   std::vector<std::uint64_t> sent_;      // messages so far to each peer: Gloo's slots
   std::vector<std::uint64_t> received_;  // from each peer
   std::uint64_t parcels_ = 0;            // swaps so far
@@ -598,6 +421,11 @@ bool native_all_reduce(Group& group, std::span<float> values) {
   auto* const gloo = dynamic_cast<GlooGroup*>(&group);
   if (gloo != nullptr) gloo->reduce_by_ring(values);
   return gloo != nullptr;
+}
+
+bool is_open_to_strangers(const Group& group) noexcept {
+  const auto* const gloo = dynamic_cast<const GlooGroup*>(&group);
+  return gloo != nullptr && gloo->is_open_to_strangers();
 }
 
 std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore> store,

@@ -8,38 +8,20 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
 #include <charconv>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+
+#include "engine/quiet_threads.h"
 
 namespace dgc::detail {
 namespace {
 
 using gloo::transport::tcp::Address;
-
-/// Threads made while this lives take no signals but those of their own faults: no SIGPIPE, and the
-/// program's handlers run on the program's threads.
-class QuietThreads {
- public:
-  QuietThreads() {
-    sigset_t quiet;
-    sigfillset(&quiet);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&quiet, fault);
-    pthread_sigmask(SIG_SETMASK, &quiet, &before_);
-  }
-  ~QuietThreads() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  QuietThreads(const QuietThreads&) = delete;
-  QuietThreads& operator=(const QuietThreads&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 /// Gloo itself crashes on a name that does not resolve.
 bool resolves(const std::string& name) {
@@ -93,22 +75,6 @@ Device make_device(const GlooOptions& options) {
   }
   attr.hostname = "127.0.0.1";
   return gloo::transport::tcp::CreateDevice(attr);
-}
-
-std::optional<std::string> loopback_in(const std::vector<char>& address) {
-  const sockaddr_storage storage = Address(address).getSockaddr();
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (storage.ss_family == AF_INET) {
-    sockaddr_in in{};
-    std::memcpy(&in, &storage, sizeof in);
-    if (ntohl(in.sin_addr.s_addr) >> 24 != IN_LOOPBACKNET) return std::nullopt;
-    return ::inet_ntop(AF_INET, &in.sin_addr, text.data(), text.size());
-  }
-  if (storage.ss_family != AF_INET6) return std::nullopt;
-  sockaddr_in6 in{};
-  std::memcpy(&in, &storage, sizeof in);
-  if (!IN6_IS_ADDR_LOOPBACK(&in.sin6_addr)) return std::nullopt;
-  return ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size());
 }
 
 std::string loopback_network() {

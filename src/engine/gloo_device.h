@@ -2,10 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "dgc/engines.h"
 
@@ -19,9 +17,6 @@ using Device = std::shared_ptr<gloo::transport::Device>;
 
 /// Listens by the options, or by default. Throws Error(invalid_argument) naming the option.
 Device make_device(const GlooOptions& options);
-
-/// The address in the bytes that Gloo's pairs exchange, if it is a loopback address.
-std::optional<std::string> loopback_in(const std::vector<char>& address);
 
 /// Names what a loopback address leads to: a machine, and on it a network namespace (a container
 /// has one of its own). Processes with different names cannot reach each other by loopback.

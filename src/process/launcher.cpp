@@ -19,6 +19,7 @@
 
 #include "base/patient_writer.h"
 #include "dgc/error.h"
+#include "engine/secret.h"
 #include "process/launch_folder.h"
 #include "process/terminal.h"
 
@@ -59,7 +60,8 @@ class Interrupts {
 /// A rank as a process of its own, and what it says on stderr. Killed with this object.
 class Child {
  public:
-  Child(int rank, const Launch& launch, const std::string& store) : rank_(rank) {
+  Child(int rank, const Launch& launch, const std::string& store, const std::string& secret)
+      : rank_(rank) {
     std::vector<std::string> words = launch.arguments;
     words.insert(words.begin(), "dgc");
     std::vector<char*> arguments;
@@ -82,6 +84,7 @@ class Child {
       ::setenv("RANK", std::to_string(rank).c_str(), 1);
       ::setenv("WORLD_SIZE", std::to_string(launch.workers).c_str(), 1);
       ::setenv("DGC_STORE", store.c_str(), 1);
+      ::setenv("DGC_SECRET", secret.c_str(), 1);
       for (const auto& [name, value] : launch.environment) {
         ::setenv(name.c_str(), value.c_str(), 1);
       }
@@ -263,9 +266,10 @@ void launch(const Launch& launch) {
   {
     const Interrupts interrupts;
     const LaunchFolder store;
+    const std::string secret = detail::new_secret();
     std::vector<std::unique_ptr<Child>> children;
     for (int r = 0; r < launch.workers && interrupted == 0; ++r) {
-      children.push_back(std::make_unique<Child>(r, launch, store.path()));
+      children.push_back(std::make_unique<Child>(r, launch, store.path(), secret));
     }
     signal = wait_for(children, launch.patience);
   }

@@ -19,7 +19,7 @@ bool ignores_hangup(int signal);
 struct Launch {
   int workers = 1;
   std::vector<std::string> arguments;  ///< of each, without the program's name
-  /// Variables for all of them, beside RANK, WORLD_SIZE and DGC_STORE.
+  /// Variables for all of them, beside RANK, WORLD_SIZE, DGC_STORE and a random DGC_SECRET.
   std::vector<std::pair<std::string, std::string>> environment = {};
   /// How long workers may take to end by themselves when SIGINT, SIGTERM or SIGHUP comes; it is
   /// passed on to them as SIGTERM. At zero, and at the second signal, they are killed.

@@ -10,11 +10,15 @@
 
 #include "dgc/collectives.h"
 #include "exchange/context.h"
+#include "torch/agent_store.h"
 #include "torch/bucket_plan.h"
 #include "torch/sgd_impl.h"
 
 namespace dgc {
 namespace {
+
+// Here, because a program that has libtorch and dgc has this file.
+[[maybe_unused]] const bool knows_agent_store = detail::know_agent_store();
 
 [[noreturn]] void refuse(std::string subject, std::string problem, std::string hint = {}) {
   throw Error(ErrorCode::invalid_argument, "Sgd", std::move(subject), std::move(problem),

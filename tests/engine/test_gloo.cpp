@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "dgc/collectives.h"
+#include "engine/connection.h"
 #include "engine/gloo_device.h"
 #include "support/conformance.h"
 #include "support/processes.h"
@@ -264,23 +265,95 @@ TEST(GlooGroup, ALoopbackAddressOfSeveralMachinesIsRefusedAtOnce) {
   }
 }
 
-TEST(GlooDevice, LoopbackAddressesAreKnown) {
-  const auto loopback = [](const char* hostname) {
-    sockaddr_storage storage{};
-    auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
-    if (::inet_pton(AF_INET, hostname, &v4.sin_addr) == 1) {
-      v4.sin_family = AF_INET;
-    } else if (::inet_pton(AF_INET6, hostname, &v6.sin6_addr) == 1) {
-      v6.sin6_family = AF_INET6;
+TEST(GlooGroup, ARankWithAnotherSecretIsRefusedAtOnce) {
+  const TemporaryFolder folder;
+  std::array<std::optional<Error>, 2> errors;
+  const auto run = [&](int rank, const char* secret) {
+    try {
+      make_gloo_group(make_file_store(folder.path()), {.rank = rank,
+                                                       .size = 2,
+                                                       .hostname = "127.0.0.1",
+                                                       .timeout = std::chrono::hours(1),
+                                                       .secret = secret});
+    } catch (const Error& error) {
+      errors[static_cast<std::size_t>(rank)] = error;
     }
-    return detail::loopback_in(gloo::transport::tcp::Address(storage).bytes());
   };
-  EXPECT_EQ(loopback("127.0.0.1"), "127.0.0.1");
-  EXPECT_EQ(loopback("127.0.1.1"), "127.0.1.1");
-  EXPECT_EQ(loopback("::1"), "::1");
-  EXPECT_EQ(loopback("10.0.0.127"), std::nullopt);
-  EXPECT_EQ(loopback("fe80::1"), std::nullopt);
+  {
+    const std::jthread other([&] { run(1, "one"); });
+    run(0, "another");
+  }
+  ASSERT_TRUE(errors[1]);
+  EXPECT_EQ(errors[1]->code(), ErrorCode::invalid_argument);
+  EXPECT_NE(errors[1]->subject().find("rank 0 at 127.0.0.1:"), std::string::npos);
+  EXPECT_NE(std::string(errors[1]->what()).find("DGC_SECRET"), std::string::npos);
+  ASSERT_TRUE(errors[0]);
+  EXPECT_EQ(errors[0]->code(), ErrorCode::peer_failed) << errors[0]->what();
+}
+
+/// Tells where each rank listens, as a stranger in the network would find out.
+class Overheard final : public RendezvousStore {
+ public:
+  Overheard(const fs::path& folder, std::function<void(const detail::Address&)> stranger)
+      : store_(make_file_store(folder)), stranger_(std::move(stranger)) {}
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    if (key.find("/address.") != std::string::npos) {
+      const std::string text(reinterpret_cast<const char*>(value.data()), value.size());
+      const auto line = text.find('\n');
+      const int port = std::stoi(text.substr(line + 1));
+      stranger_(detail::resolve(text.substr(0, line), static_cast<std::uint16_t>(port)).front());
+    }
+    store_->set(key, value);
+  }
+  std::optional<std::vector<std::byte>> get(const std::string& key,
+                                            std::chrono::milliseconds timeout) override {
+    return store_->get(key, timeout);
+  }
+  std::optional<std::vector<std::byte>> try_get(const std::string& key) override {
+    return store_->try_get(key);
+  }
+  void remove(const std::string& key) noexcept override { store_->remove(key); }
+
+ private:
+  std::shared_ptr<RendezvousStore> store_;
+  std::function<void(const detail::Address&)> stranger_;
+};
+
+// They are there before anybody else is, more of them than a rank keeps, and stay.
+TEST(GlooGroup, StrangersOnAPortOfARankChangeNothing) {
+  for (const char* const secret : {"", "one"}) {
+    const TemporaryFolder folder;
+    Ranks ranks(3, [&](int rank) {
+      std::vector<detail::Connection> strangers;
+      const auto come = [&](const detail::Address& address) {
+        for (int i = 0; i < 200; ++i) {
+          strangers.emplace_back(detail::begin_connect(address));
+          if (i % 4 == 1) strangers.back().send(std::vector<std::byte>(1));
+          if (i % 4 == 2) strangers.back().send(std::vector<std::byte>(1000, std::byte{0xff}));
+          if (i % 4 == 3) strangers.pop_back();
+          if (!strangers.empty()) strangers.back().flush();
+        }
+      };
+      const auto group = make_gloo_group(
+          std::make_shared<Overheard>(folder.path(), come),
+          {.rank = rank, .size = 3, .hostname = "127.0.0.1", .timeout = 60s, .secret = secret});
+      for (int i = 0; i < 10; ++i) barrier(*group);
+      if (is_open_to_strangers(*group)) throw std::runtime_error("is on a loopback address");
+    });
+    const auto deadline = Clock::now() + 100s;
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
+  }
+}
+
+TEST(GlooDevice, LoopbackAddressesAreKnown) {
+  const auto loopback = [](const char* host) {
+    return detail::resolve(host, 1).front().is_loopback();
+  };
+  EXPECT_TRUE(loopback("127.0.0.1"));
+  EXPECT_TRUE(loopback("127.0.1.1"));
+  EXPECT_TRUE(loopback("::1"));
+  EXPECT_FALSE(loopback("10.0.0.127"));
+  EXPECT_FALSE(loopback("fe80::1"));
 }
 
 TEST(GlooDevice, MessagesHaveThePortsThatPeopleKnow) {
@@ -340,9 +413,11 @@ class Environment {
   Environment& operator=(const Environment&) = delete;
 
  private:
-  static constexpr const char* kNames[] = {
-      "OMPI_COMM_WORLD_SIZE", "RANK",        "WORLD_SIZE",  "DGC_STORE",
-      "DGC_INTERFACE",        "DGC_HOST_ID", "MASTER_ADDR", "MASTER_PORT"};
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "RANK",
+                                           "WORLD_SIZE",           "DGC_STORE",
+                                           "DGC_INTERFACE",        "DGC_HOST_ID",
+                                           "MASTER_ADDR",          "MASTER_PORT",
+                                           "DGC_SECRET",           "TORCHELASTIC_USE_AGENT_STORE"};
 };
 
 std::string message(const std::function<void()>& work) {
@@ -371,10 +446,18 @@ TEST(Engines, AreChosenFromTheEnvironment) {
     EXPECT_EQ(group->host(), "rack7");
   }
   {
-    const Environment address({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"}});
+    const Environment address({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}});
     const std::string text = message([] { make_group(); });
-    EXPECT_NE(text.find("torch"), std::string::npos) << text;
-    EXPECT_NE(text.find("DGC_STORE"), std::string::npos) << text;
+    EXPECT_NE(text.find("MASTER_PORT: is not set"), std::string::npos) << text;
+  }
+  {
+    const Environment agent({{"RANK", "0"},
+                             {"WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "127.0.0.1"},
+                             {"MASTER_PORT", "1"},
+                             {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+    const std::string text = message([] { make_group(); });
+    EXPECT_NE(text.find("dgc::torch"), std::string::npos) << text;
   }
   {
     const Environment bad({{"RANK", "x"}, {"WORLD_SIZE", "2"}});
@@ -394,6 +477,23 @@ TEST(Engines, ProcessesMeetThroughTheEnvironment) {
   });
   const auto deadline = Clock::now() + 20s;
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
+}
+
+TEST(Engines, ProcessesMeetAtAnAddress) {
+  const auto port = [] {
+    return detail::Address::of(detail::listen_at(detail::resolve("127.0.0.1", 0).front())).port();
+  }();
+  Ranks ranks(3, [&](int rank) {
+    const Environment environment({{"RANK", std::to_string(rank)},
+                                   {"WORLD_SIZE", "3"},
+                                   {"MASTER_ADDR", "127.0.0.1"},
+                                   {"MASTER_PORT", std::to_string(port)},
+                                   {"DGC_SECRET", "one"},
+                                   {"DGC_INTERFACE", "lo"}});
+    barrier(*make_group("auto", 20s));
+  });
+  const auto deadline = Clock::now() + 30s;
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
 }
 
 }  // namespace

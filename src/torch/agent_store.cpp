@@ -1,5 +1,7 @@
 // libtorch's TCPStore as a RendezvousStore: errors in one line, and no wait that outlives its call.
-#include "dgc/address_store.h"
+// Only as a client, and only under torchrun, whose agent serves it. (A server of it waits for
+// whoever connects, also in its destructor.)
+#include "torch/agent_store.h"
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -8,19 +10,24 @@
 #include <thread>
 
 #include "base/environment.h"
+#include "engine/agent_store.h"
 
 namespace dgc {
 namespace {
 
-class AddressStore final : public RendezvousStore {
+class AgentStore final : public RendezvousStore {
  public:
-  AddressStore(const std::string& host, const c10d::TCPStoreOptions& options)
+  AgentStore(const std::string& host, const c10d::TCPStoreOptions& options)
       : address_(fmt::format("{}:{}", host, options.port)),
+        // The agent's store outlives workers that it starts anew.
+        prefix_(fmt::format("dgc-{}/", variable("TORCHELASTIC_RESTART_COUNT").value_or("0"))),
         store_(reach([&] { return std::make_unique<c10d::TCPStore>(host, options); })) {}
 
   void set(const std::string& key, std::span<const std::byte> value) override {
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(value.data());
-    reach([&] { store_->set(key, std::vector<std::uint8_t>(bytes, bytes + value.size())); });
+    reach([&] {
+      store_->set(prefix_ + key, std::vector<std::uint8_t>(bytes, bytes + value.size()));
+    });
   }
 
   std::optional<std::vector<std::byte>> get(const std::string& key,
@@ -37,8 +44,8 @@ class AddressStore final : public RendezvousStore {
 
   std::optional<std::vector<std::byte>> try_get(const std::string& key) override {
     return reach([&]() -> std::optional<std::vector<std::byte>> {
-      if (!store_->check({key})) return {};
-      const std::vector<std::uint8_t> value = store_->get(key);
+      if (!store_->check({prefix_ + key})) return {};
+      const std::vector<std::uint8_t> value = store_->get(prefix_ + key);
       const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
       return std::vector<std::byte>(bytes, bytes + value.size());
     });
@@ -46,8 +53,8 @@ class AddressStore final : public RendezvousStore {
 
   void remove(const std::string& key) noexcept override {
     try {
-      reach([&] { store_->deleteKey(key); });
-    } catch (const std::exception&) {  // rank 0 may be gone already, and the key with it
+      reach([&] { store_->deleteKey(prefix_ + key); });
+    } catch (const std::exception&) {  // the agent may be gone already, and the key with it
     }
   }
 
@@ -64,41 +71,32 @@ class AddressStore final : public RendezvousStore {
       gone_ = text.substr(0, text.find('\n'));
       throw Error(
           ErrorCode::io, "rendezvous", address_, gone_,
-          "rank 0 must run there, with the same MASTER_ADDR and a MASTER_PORT that is free");
+          "torchrun's agent must serve its store there (TORCHELASTIC_USE_AGENT_STORE is True)");
     }
   }
 
   std::string address_;
-  std::string gone_;  // why the server cannot be reached any more
+  std::string prefix_;  // of keys
+  std::string gone_;    // why the server cannot be reached any more
   std::unique_ptr<c10d::TCPStore> store_;
 };
 
-int number(const char* name, int most) {
-  return number_in(name, "rendezvous",
-                   "rendezvous by address needs MASTER_ADDR, MASTER_PORT, RANK and WORLD_SIZE",
-                   most);
+std::shared_ptr<RendezvousStore> make_agent_store(const std::string& host, std::uint16_t port,
+                                                  int size, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = port;
+  options.isServer = false;
+  options.numWorkers = static_cast<std::size_t>(size);
+  options.waitWorkers = false;  // the group waits for its ranks itself, and names who is missing
+  options.timeout = timeout;
+  return std::make_shared<AgentStore>(host, options);
 }
 
 }  // namespace
 
-std::shared_ptr<RendezvousStore> make_address_store(const std::string& host, std::uint16_t port,
-                                                    int rank, int size,
-                                                    std::chrono::milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = port;
-  options.isServer = rank == 0;
-  options.numWorkers = static_cast<std::size_t>(size);
-  options.waitWorkers = false;  // the group waits for its ranks itself, and names who is missing
-  options.timeout = timeout;
-  return std::make_shared<AddressStore>(host, options);
-}
-
-std::shared_ptr<RendezvousStore> address_store_from_environment(std::chrono::milliseconds timeout) {
-  const std::optional<std::string> host = variable("MASTER_ADDR");
-  if (!host) return nullptr;
-  const auto port = static_cast<std::uint16_t>(number("MASTER_PORT", 65535));
-  const int size = number("WORLD_SIZE", 1 << 16);
-  return make_address_store(*host, port, number("RANK", size - 1), size, timeout);
+bool detail::know_agent_store() noexcept {
+  agent_store_maker() = &make_agent_store;
+  return true;
 }
 
 }  // namespace dgc
