@@ -6,7 +6,7 @@ namespace dgc::process {
 
 bool meets_at_address(const std::string& engine) {
   const std::string chosen = engine == "auto" ? engine_from_environment() : engine;
-  return chosen == "gloo" && !variable("DGC_STORE");
+  return (chosen == "gloo" || chosen == "shared") && !variable("DGC_STORE");
 }
 
 }  // namespace dgc::process

@@ -14,7 +14,8 @@ namespace dgc::process {
 std::string libtorch_version();
 
 /// Whether the ranks of a group of this engine ("auto": what this process was started for) find
-/// each other by MASTER_ADDR and MASTER_PORT: with Gloo, unless DGC_STORE names a folder.
+/// each other by MASTER_ADDR and MASTER_PORT: with gloo and shared, unless DGC_STORE names a
+/// folder.
 bool meets_at_address(const std::string& engine);
 
 /// make_group with the store that the environment names: DGC_STORE, or else MASTER_ADDR where
