@@ -45,8 +45,10 @@ dgc_test(test_plan FILES plan/test_plan.cpp LIBRARIES dgc_plan)
 dgc_test(test_settings FILES train/test_settings.cpp LIBRARIES dgc_train_settings)
 
 # Groups of processes.
-dgc_test(test_processes TIMEOUT 600 FILES engine/test_processes.cpp
-                                           exchange/test_process_exchange.cpp)
+dgc_test(test_processes TIMEOUT 600 FILES
+  engine/test_processes.cpp
+  engine/test_shared.cpp
+  exchange/test_process_exchange.cpp)
 if(DGC_WITH_GLOO)
   dgc_test(test_gloo FILES engine/test_gloo.cpp)
 endif()

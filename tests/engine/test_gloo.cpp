@@ -142,9 +142,9 @@ class Environment {
   Environment& operator=(const Environment&) = delete;
 
  private:
-  static constexpr const char* kNames[] = {
-      "OMPI_COMM_WORLD_SIZE", "RANK",        "WORLD_SIZE",  "DGC_STORE",
-      "DGC_INTERFACE",        "DGC_HOST_ID", "MASTER_ADDR", "MASTER_PORT"};
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "RANK",        "WORLD_SIZE",
+                                           "DGC_ENGINE",           "DGC_STORE",   "DGC_INTERFACE",
+                                           "DGC_HOST_ID",          "MASTER_ADDR", "MASTER_PORT"};
 };
 
 std::string message(const std::function<void()>& work) {
@@ -173,6 +173,15 @@ TEST(Engines, AreChosenFromTheEnvironment) {
     EXPECT_EQ(group->host(), "rack7");
   }
   {
+    const Environment alone({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DGC_ENGINE", "shared"}});
+    EXPECT_EQ(make_group()->engine(), "shared");
+    EXPECT_EQ(make_group("gloo")->engine(), "gloo");
+  }
+  {
+    const Environment bad({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DGC_ENGINE", "mpi"}});
+    EXPECT_NE(message([] { make_group(); }).find("DGC_ENGINE"), std::string::npos);
+  }
+  {
     const Environment address({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.1"}});
     const std::string text = message([] { make_group(); });
     EXPECT_NE(text.find("torch"), std::string::npos) << text;
@@ -182,20 +191,25 @@ TEST(Engines, AreChosenFromTheEnvironment) {
     const Environment bad({{"RANK", "x"}, {"WORLD_SIZE", "2"}});
     EXPECT_NE(message([] { make_group(); }).find("RANK"), std::string::npos);
   }
-  EXPECT_NE(message([] { make_group("nccl"); }).find("local, gloo"), std::string::npos);
+  EXPECT_NE(message([] { make_group("nccl"); }).find("local, shared, gloo"), std::string::npos);
 }
 
 TEST(Engines, ProcessesMeetThroughTheEnvironment) {
-  const TemporaryFolder folder;
-  Ranks ranks(2, [&](int rank) {
-    const Environment environment({{"RANK", std::to_string(rank)},
-                                   {"WORLD_SIZE", "2"},
-                                   {"DGC_STORE", folder.path().string()},
-                                   {"DGC_INTERFACE", "lo"}});
-    barrier(*make_group("auto", 20s));
-  });
-  const auto deadline = Clock::now() + 20s;
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
+  for (const std::string engine : {"gloo", "shared"}) {
+    const TemporaryFolder folder;
+    Ranks ranks(2, [&](int rank) {
+      const Environment environment({{"RANK", std::to_string(rank)},
+                                     {"WORLD_SIZE", "2"},
+                                     {"DGC_ENGINE", engine},
+                                     {"DGC_STORE", folder.path().string()},
+                                     {"DGC_INTERFACE", "lo"}});
+      const auto group = make_group("auto", 20s);
+      if (group->engine() != engine) throw std::runtime_error("another engine");
+      barrier(*group);
+    });
+    const auto deadline = Clock::now() + 20s;
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
+  }
 }
 
 }  // namespace
