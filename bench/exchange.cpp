@@ -87,8 +87,8 @@ nlohmann::json run_threads(const Options& options) {
 }
 
 /// Processes, of which rank 0 prints the results.
-void run_processes(const Options& options) {
-  std::vector<std::string> words = {"bench", "exchange", "--engine", "gloo"};
+void run_processes(const Options& options, const std::string& engine) {
+  std::vector<std::string> words = {"bench", "exchange", "--engine", engine};
   const auto add = [&words](const char* name, const auto& value) {
     words.emplace_back(name);
     words.push_back(fmt::format("{}", value));
@@ -102,7 +102,7 @@ void run_processes(const Options& options) {
   if (options.no_verify) words.emplace_back("--no-verify");
   if (options.as_json) words.emplace_back("--json");
   if (options.quiet) words.emplace_back("--quiet");
-  process::launch({.workers = options.workers, .arguments = words});
+  process::launch({.workers = options.workers, .arguments = words, .engine = engine});
 }
 
 void print(const nlohmann::json& results, const Options& options) {
@@ -155,7 +155,7 @@ void run(const Options& options) {
                 fmt::format("mpirun -n {} dgc bench exchange --engine mpi", options.workers));
   }
   const bool joins =
-      engine == "mpi" || (engine == "gloo" && variable("RANK") && variable("WORLD_SIZE"));
+      engine == "mpi" || (engine != "local" && variable("RANK") && variable("WORLD_SIZE"));
   if (joins) {
     const auto group = process::join_group(engine, timeout_of(options));
     const std::string note = process::security_note(*group);
@@ -169,8 +169,8 @@ void run(const Options& options) {
     print(run_threads(options), options);
     return;
   }
-  if (!has_gloo) make_group("gloo");  // throws, and says what is missing
-  run_processes(options);
+  if (engine == "gloo" && !has_gloo) make_group("gloo");  // throws, and says what is missing
+  run_processes(options, engine);
 }
 
 }  // namespace
@@ -179,19 +179,20 @@ void add_bench_exchange(CLI::App& bench) {
   auto* command = bench.add_subcommand(
       "exchange", "Bytes, messages and time of each exchange algorithm among several workers");
   command->footer(
-      "Workers are started here: threads (local) or processes (gloo). Inside mpirun, or with "
-      "RANK,\n"
-      "WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, this process joins the others, and rank 0 "
-      "prints.\n\n"
+      "Workers are started here: threads (local) or processes (shared memory, gloo). Inside "
+      "mpirun, or\n"
+      "with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, this process joins the others, and\n"
+      "rank 0 prints.\n\n"
       "Example:\n  dgc bench exchange --workers 8 --algorithm allgather,owner\n"
       "  dgc bench exchange --engine local --workers 32 --elements 2000000 --json\n"
       "  mpirun -n 4 dgc bench exchange --engine mpi");
   auto o = std::make_shared<Options>();
   command
-      ->add_option("--engine", o->engine,
-                   "local, gloo, mpi or auto (default: that of mpirun or torchrun; elsewhere gloo, "
-                   "or local where gloo is not built in)")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "auto"}));
+      ->add_option(
+          "--engine", o->engine,
+          "local, shared, gloo, mpi or auto (default: that of mpirun or torchrun; elsewhere gloo, "
+          "or local where gloo is not built in)")
+      ->check(CLI::IsMember({"local", "shared", "gloo", "mpi", "auto"}));
   auto* workers = add_ranged(command, "--workers", o->workers, "Workers to start", 1, 1024);
   add_elements(command, o->elements, "Number of parameters");
   add_ratio(command, o->ratio);

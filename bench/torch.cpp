@@ -4,10 +4,14 @@
 
 #include <memory>
 
+#include "base/environment.h"
 #include "bench/bench.h"
 #include "bench/options.h"
+#include "dgc/engines.h"
 #include "dgc/exchange.h"
+#include "process/launcher.h"
 #include "process/terminal.h"
+#include "process/tuning.h"
 
 namespace dgc::bench {
 namespace {
@@ -17,14 +21,16 @@ using nlohmann::json;
 void print_table(const json& results) {
   const auto number = [](const json& r, const std::string& key) { return r[key].get<double>(); };
   std::vector<std::vector<std::string>> rows = {
-      {"workers", "threads each", "plain ms", "dgc ms", "extra ms", "extra %", "extra cpu %",
-       "compress ms", "encode ms", "exchange ms", "waiting ms", "apply ms", "statistics ms",
-       "message ratio"}};
+      {"workers", "threads each", "plain ms", "dense ms", "dgc ms", "dense extra %", "extra ms",
+       "extra %", "extra cpu %", "compress ms", "encode ms", "exchange ms", "waiting ms",
+       "apply ms", "statistics ms", "message ratio"}};
   for (const json& r : results) {
     std::vector<std::string> row = {std::to_string(r["workers"].get<int>()),
                                     std::to_string(r["threads_each"].get<int>())};
-    for (const char* key : {"plain_ms", "dgc_ms", "extra_ms"})
+    for (const char* key : {"plain_ms", "dense_ms", "dgc_ms"})
       row.push_back(fmt::format("{:.1f}", number(r, key)));
+    row.push_back(fmt::format("{:.1f}", 100.0 * number(r, "dense_extra_share")));
+    row.push_back(fmt::format("{:.1f}", number(r, "extra_ms")));
     for (const char* key : {"extra_share", "extra_cpu_share"})
       row.push_back(fmt::format("{:.1f}", 100.0 * number(r, key)));
     for (const char* key :
@@ -41,24 +47,73 @@ void print_table(const json& results) {
       results[0]["overlap"].get<std::string>());
 }
 
+void print(const json& results, const TorchOptions& options) {
+  if (options.as_json) {
+    fmt::print("{}\n", results.dump(2));
+    return;
+  }
+  fmt::print(
+      "{}, batch {}{} each, momentum 0.9, ratio {}, {} values; workers are {}; plain is "
+      "torch::optim::SGD, several plain workers exchange nothing\n\n",
+      options.model, options.batch,
+      options.model == "resnet50" ? fmt::format(" of {0}x{0}", options.image) : "", options.ratio,
+      options.values, options.launch);
+  print_table(results);
+}
+
+/// Starts the same command anew for each worker; rank 0 prints.
+void run_processes(const TorchOptions& options) {
+  if (options.workers.size() != 1) {
+    throw Error(ErrorCode::invalid_argument, "bench torch", "--workers",
+                "with --launch processes it is one number", "--workers 4");
+  }
+  const int workers = options.workers.front();
+  std::vector<std::string> words = {"bench", "torch"};
+  const auto add = [&words](const char* name, const auto& value) {
+    words.push_back(fmt::format("{}={}", name, value));
+  };
+  add("--model", options.model);
+  add("--batch", options.batch);
+  add("--image", options.image);
+  add("--ratio", options.ratio);
+  add("--values", options.values);
+  add("--algorithm", options.algorithm);
+  add("--workers", workers);
+  add("--cores", options.cores);
+  add("--threads", options.threads);
+  add("--launch", options.launch);
+  add("--block", options.block);
+  add("--steps", options.steps);
+  add("--warmup", options.warmup);
+  add("--seed", options.seed);
+  if (options.no_overlap) words.emplace_back("--no-overlap");
+  if (options.as_json) words.emplace_back("--json");
+  if (options.quiet) words.emplace_back("--quiet");
+  process::choose_fast_blas();
+  const std::string threads = std::to_string(std::max(1, options.cores / workers));
+  process::launch(
+      {.workers = workers,
+       .arguments = words,
+       .engine = variable("DGC_ENGINE").value_or("shared"),
+       .environment = {{"OMP_NUM_THREADS", threads}, {"OPENBLAS_NUM_THREADS", threads}}});
+}
+
 void run(TorchOptions options) {
   if (options.batch == 0)
     options.batch = options.model == "resnet50" ? 4 : options.model == "cnn" ? 32 : 20;
   parse_value_type(options.values);  // refuses what it does not know before any model is made
   parse_algorithm(options.algorithm);
   json results = json::array();
-  for (const int workers : options.workers) results.push_back(measure_steps(options, workers));
-  if (options.as_json) {
-    fmt::print("{}\n", results.dump(2));
+  if (options.launch == "threads") {
+    for (const int workers : options.workers) results.push_back(measure_steps(options, workers));
+  } else if (engine_from_environment() == "local") {
+    run_processes(options);
     return;
+  } else {
+    results.push_back(measure_steps_as_rank(options));
+    if (results[0].is_null()) return;
   }
-  fmt::print(
-      "{}, batch {}{} each, momentum 0.9, ratio {}, {} values; plain is torch::optim::SGD, "
-      "several plain workers exchange nothing\n\n",
-      options.model, options.batch,
-      options.model == "resnet50" ? fmt::format(" of {0}x{0}", options.image) : "", options.ratio,
-      options.values);
-  print_table(results);
+  print(results, options);
 }
 
 }  // namespace
@@ -67,7 +122,8 @@ void add_bench_torch(CLI::App& bench) {
   auto* command = bench.add_subcommand("torch", "A training step of libtorch with and without dgc");
   command->footer(
       "Example:\n  dgc bench torch --batch 8 --steps 10\n"
-      "  dgc bench torch --model lstm --workers 2 --ratio 0.01 --json");
+      "  dgc bench torch --model lstm --workers 2 --ratio 0.01 --json\n"
+      "  dgc bench torch --model cnn --batch 16 --workers 4 --launch processes --steps 100");
   auto o = std::make_shared<TorchOptions>();
   command->add_option("--model", o->model, "resnet50, cnn (28x28), lstm (words)")
       ->capture_default_str()
@@ -83,13 +139,19 @@ void add_bench_torch(CLI::App& bench) {
       ->add_option("--algorithm", o->algorithm,
                    "Exchange: auto, allgather, owner, dense or hierarchical")
       ->capture_default_str();
-  command->add_option("--workers", o->workers, "Numbers of workers to measure, as threads")
+  command->add_option("--workers", o->workers, "Numbers of workers to measure")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
+  command->add_option("--launch", o->launch, "Workers are threads or processes")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"threads", "processes"}));
   add_ranged(command, "--cores", o->cores, "Cores that the workers share", 1, 1024);
   add_ranged(command, "--threads", o->threads, "Threads of each worker's compression", 1, 1024);
   command->add_flag("--no-overlap", o->no_overlap, "Compress after backward instead of during it");
+  add_ranged(command, "--block", o->block,
+             "Steps that are timed as one: inside, plain workers do not wait for each other", 1,
+             1'000'000);
   add_steps(command, o->steps);
   add_warmup(command, o->warmup);
   command->add_option("--seed", o->seed, "Seed of the weights and the data")->capture_default_str();

@@ -21,6 +21,8 @@ struct TorchOptions {
   int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   int threads = 1;
   bool no_overlap = false;
+  std::string launch = "threads";  ///< or processes
+  int block = 1;                   ///< steps that are timed as one
   int steps = 5;
   int warmup = 1;
   std::int64_t seed = 1;
@@ -30,5 +32,9 @@ struct TorchOptions {
 
 /// Measures with so many workers, as threads of this process.
 nlohmann::json measure_steps(const TorchOptions& options, int workers);
+
+/// Measures as one of the workers that this process was started for. The results on rank 0, null on
+/// others.
+nlohmann::json measure_steps_as_rank(const TorchOptions& options);
 
 }  // namespace dgc::bench

@@ -46,8 +46,12 @@ dgc_test(test_plan FILES plan/test_plan.cpp LIBRARIES dgc_plan)
 dgc_test(test_settings FILES train/test_settings.cpp LIBRARIES dgc_train_settings)
 
 # Groups of processes.
+dgc_test(test_processes TIMEOUT 600 FILES
+  engine/test_processes.cpp
+  engine/test_shared.cpp
+  exchange/test_process_exchange.cpp)
 if(DGC_WITH_GLOO)
-  dgc_test(test_gloo FILES engine/test_gloo.cpp exchange/test_gloo_exchange.cpp)
+  dgc_test(test_gloo FILES engine/test_gloo.cpp)
 endif()
 if(DGC_WITH_MPI AND NOT DGC_SANITIZE)
   add_executable(test_mpi engine/test_mpi.cpp)

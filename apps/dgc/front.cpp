@@ -67,6 +67,10 @@ nlohmann::json dgc::bench::measure_steps(const TorchOptions&, int) {
   app::start_anew("bench torch");
 }
 
+nlohmann::json dgc::bench::measure_steps_as_rank(const TorchOptions&) {
+  app::start_anew("bench torch");
+}
+
 double dgc::train::measure_compute(const models::Model&, int, int) {
   app::start_anew("plan --measure");
 }

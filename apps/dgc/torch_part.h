@@ -3,7 +3,7 @@
 // `dgc` each of these functions, and those that the headers below declare, starts the same command
 // anew as `dgc-torch` (front.cpp); nothing may have been printed before.
 //
-//   bench/torch.h            measure_steps()
+//   bench/torch.h            measure_steps(), measure_steps_as_rank()
 //   process/rendezvous.h     join_group(), where torchrun started the group
 //   train/measure_compute.h  measure_compute()
 //   train/measure_sizes.h    measure_sizes()

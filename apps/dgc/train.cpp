@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/environment.h"
 #include "base/nearest.h"
 #include "command.h"
 #include "data/catalogue.h"
@@ -187,6 +188,7 @@ int run(const Options& options) {
                                            : std::max(1, ::get_nprocs() / workers);
   process::Launch start{.workers = workers,
                         .arguments = worker_arguments(given, folder, options),
+                        .engine = variable("DGC_ENGINE").value_or("shared"),
                         .environment = {{"OMP_NUM_THREADS", std::to_string(threads)},
                                         {"OPENBLAS_NUM_THREADS", std::to_string(threads)}},
                         // An evaluation, or a step of a large model, may take minutes.

@@ -1,5 +1,5 @@
-// Groups across processes and machines: Gloo over TCP, MPI under mpirun, and the choice between
-// them. Callers compile the same whichever of them this build has.
+// Groups across processes and machines: shared memory, Gloo over TCP, MPI under mpirun, and the
+// choice between them. Callers compile the same whichever of them this build has.
 #pragma once
 
 #include <chrono>
@@ -76,6 +76,24 @@ std::unique_ptr<Group> make_gloo_group(std::shared_ptr<RendezvousStore> store,
 /// no secret. False for engines that have none.
 bool is_open_to_strangers(const Group& group) noexcept;
 
+struct SharedOptions {
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout = kDefaultTimeout;
+  /// What host() returns; "": this_host().
+  std::string host_id = {};
+  /// Keys in the store begin with it; as GlooOptions::name.
+  std::string name = "dgc";
+};
+
+/// This process as one rank of a group of processes of one machine and one user, through shared
+/// memory. Returns when all ranks have come. A group of one needs no store; the store is not used
+/// any more when this returns. Only processes that may look at each other in /proc can meet.
+/// Nothing is left behind, however ranks end. Throws Error: invalid_argument (also for a rank on
+/// another machine), io, timeout or peer_lost naming the rank that is missing, peer_failed.
+std::unique_ptr<Group> make_shared_group(std::shared_ptr<RendezvousStore> store,
+                                         const SharedOptions& options);
+
 /// All processes of an mpirun as a group. All of them call it at the same time. MPI is initialised
 /// unless it already is, and finalised at exit only if it was initialised here: a caller that uses
 /// MPI itself keeps it. MPI needs MPI_THREAD_SERIALIZED if groups are used by more than one thread.
@@ -86,22 +104,24 @@ bool is_open_to_strangers(const Group& group) noexcept;
 std::unique_ptr<Group> make_mpi_group(std::chrono::milliseconds timeout = kDefaultTimeout,
                                       const std::string& host_id = {});
 
-/// The engines of this build, of "local", "gloo", "mpi".
+/// The engines of this build, of "local", "shared", "gloo", "mpi".
 std::vector<std::string> engines();
 
-/// What the process was started for: "mpi" inside mpirun (OMPI_COMM_WORLD_SIZE is set), "gloo" with
-/// RANK and WORLD_SIZE, else "local". Says nothing about whether this build has it.
+/// What the process was started for: "mpi" inside mpirun (OMPI_COMM_WORLD_SIZE is set); with RANK
+/// and WORLD_SIZE what DGC_ENGINE says ("shared" or "gloo"), "gloo" where it is not set; else
+/// "local". Says nothing about whether this build has it. Throws Error(invalid_argument) for
+/// another DGC_ENGINE.
 std::string engine_from_environment();
 
 /// The text that identifies this machine: DGC_HOST_ID, else its host name.
 std::string this_host();
 
 /// This process's group by the name of an engine, or "auto": engine_from_environment(). "local" is
-/// a group of one. "gloo" reads RANK, WORLD_SIZE, if set DGC_INTERFACE and DGC_SECRET, and meets
-/// the others in `store` or, where that is null, in DGC_STORE (folder for make_file_store), or at
-/// MASTER_ADDR and MASTER_PORT (dgc/address_store.h). Throws Error: invalid_argument for an unknown
-/// engine or a bad variable, engine_unavailable for one that is not in this build, and what the
-/// engine throws.
+/// a group of one. "shared" and "gloo" read RANK, WORLD_SIZE, gloo also DGC_INTERFACE and DGC_SECRET
+/// if they are set. They meet the others in `store` or, where that is null, in DGC_STORE (folder for
+/// make_file_store), or at MASTER_ADDR and MASTER_PORT (dgc/address_store.h). Throws Error:
+/// invalid_argument for an unknown engine or a bad variable, engine_unavailable for one that is not
+/// in this build, and what the engine throws.
 std::unique_ptr<Group> make_group(const std::string& engine = "auto",
                                   std::chrono::milliseconds timeout = kDefaultTimeout,
                                   std::shared_ptr<RendezvousStore> store = nullptr);

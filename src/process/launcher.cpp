@@ -83,6 +83,7 @@ class Child {
       if (::getppid() != parent) ::_exit(1);
       ::setenv("RANK", std::to_string(rank).c_str(), 1);
       ::setenv("WORLD_SIZE", std::to_string(launch.workers).c_str(), 1);
+      ::setenv("DGC_ENGINE", launch.engine.c_str(), 1);
       ::setenv("DGC_STORE", store.c_str(), 1);
       ::setenv("DGC_SECRET", secret.c_str(), 1);
       for (const auto& [name, value] : launch.environment) {

@@ -166,7 +166,7 @@ class CommandLine(unittest.TestCase):
         common = [*small, "--workers", "2"]
         names = ["auto", "allgather", "owner", "dense", "hierarchical", "all_reduce"]
         built = json.loads(self.succeeds("info", "--json"))["engines"]
-        for engine in ["local"] + (["gloo"] if "gloo" in built else []):
+        for engine in ["local", "shared"] + (["gloo"] if "gloo" in built else []):
             results = json.loads(self.succeeds(*common, "--engine", engine, "--json"))
             own = ["gloo allreduce"] if engine == "gloo" else []  # the engine's, beside ours
             self.assertEqual([r["algorithm"] for r in results], names + own)
@@ -191,7 +191,7 @@ class CommandLine(unittest.TestCase):
             text = self.succeeds(*small, "--engine", "local", "--workers", workers, "--values", "int8", "--ratio", "0.1")
             self.assertIn("\nverified", text)
         self.fails(2, *common, "--algorithm", "ring", says="auto,allgather,owner,dense,hierarchical")
-        self.fails(2, *common, "--engine", "nccl", says="local,gloo,mpi,auto")
+        self.fails(2, *common, "--engine", "nccl", says="local,shared,gloo,mpi,auto")
         self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")
         self.fails(1, *common, "--engine", "mpi", says="mpirun -n 2", env={"OMPI_COMM_WORLD_SIZE": ""})
         self.fails(1, "bench", "exchange", "--workers", "1024", "--elements", "2000000000", says="are free")

@@ -1,12 +1,10 @@
-// Groups of processes over Gloo: conformance; ranks that are killed, stopped or give up; and that
-// nothing is left behind.
+// What is Gloo's alone: addresses, devices, settings; and the choice of an engine. The rest is in
+// test_processes.cpp.
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <gloo/transport/tcp/address.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <poll.h>
 
 #include <array>
 #include <optional>
@@ -15,7 +13,6 @@
 #include "dgc/collectives.h"
 #include "engine/connection.h"
 #include "engine/gloo_device.h"
-#include "support/conformance.h"
 #include "support/processes.h"
 
 namespace dgc {
@@ -27,174 +24,6 @@ namespace fs = std::filesystem;
 
 using test::join;
 using test::Ranks;
-
-class GlooGroupTest : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Worlds, GlooGroupTest, testing::Values(1, 2, 3, 4, 7, 8));
-
-TEST_P(GlooGroupTest, ConformsAndLeavesNothingBehind) {
-  const TemporaryFolder folder;
-  const int size = GetParam();
-  Ranks ranks(size, [&](int rank) {
-    const auto group = join(folder.path(), rank, size, 60s);
-    test::check_conformance(*group);
-  });
-  const auto deadline = Clock::now() + 100s;
-  for (int rank = 0; rank < size; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
-  EXPECT_TRUE(fs::is_empty(folder.path()));
-}
-
-struct Fault {
-  const char* what;
-  std::function<void(Group&)> collective;
-  int signal;
-  int victim;
-};
-void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.what; }
-
-std::vector<Fault> faults() {
-  const auto gather = [](Group& group) {
-    all_gather(group,
-               std::vector<std::byte>(100'000 + 1000 * static_cast<std::size_t>(group.rank())));
-  };
-  const auto reduce = [](Group& group) {
-    std::vector<float> values(50'000, 1.0f);
-    all_reduce(group, values);
-  };
-  const auto spread = [](Group& group) {
-    // Large enough that sends do not fit into the buffers of a stopped process.
-    std::vector<std::byte> bytes(20'000'000);
-    broadcast(group, bytes, 0);
-    barrier(group);
-  };
-  std::vector<Fault> all;
-  for (const int number : {SIGKILL, SIGSTOP}) {
-    for (const int victim : {0, 2}) {
-      all.push_back({"Barrier", [](Group& group) { barrier(group); }, number, victim});
-      all.push_back({"AllGather", gather, number, victim});
-      all.push_back({"AllReduce", reduce, number, victim});
-      all.push_back({"Broadcast", spread, number, victim});
-    }
-  }
-  return all;
-}
-
-class GlooFault : public testing::TestWithParam<Fault> {};
-INSTANTIATE_TEST_SUITE_P(Faults, GlooFault, testing::ValuesIn(faults()), [](const auto& test) {
-  const Fault& fault = test.param;
-  return fmt::format("{}{}Rank{}", fault.what, fault.signal == SIGKILL ? "Killed" : "Stopped",
-                     fault.victim);
-});
-
-TEST_P(GlooFault, SurvivorsNameTheRankInTime) {
-  const Fault& fault = GetParam();
-  const TemporaryFolder folder;
-  constexpr int kSize = 4;
-  constexpr auto kTimeout = 1500ms;
-  int ready[2];
-  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-  Ranks ranks(kSize, [&](int rank) {
-    const auto group = join(folder.path(), rank, kSize, 20s);
-    barrier(*group);
-    group->set_timeout(kTimeout);
-    if (::write(ready[1], "r", 1) != 1) ::_exit(4);
-    try {
-      for (;;) fault.collective(*group);
-    } catch (const Error& error) {
-      const std::string text = error.what();
-      const bool code = error.code() == ErrorCode::peer_lost ||
-                        error.code() == ErrorCode::timeout ||
-                        error.code() == ErrorCode::peer_failed;
-      if (!code || text.find(fmt::format("rank {}", fault.victim)) == std::string::npos) throw;
-    }
-  });
-  for (int rank = 0; rank < kSize; ++rank) {
-    char byte = 0;
-    pollfd readable{ready[0], POLLIN, 0};
-    ASSERT_EQ(::poll(&readable, 1, 30'000), 1);
-    ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  }
-  std::this_thread::sleep_for(100ms);
-  ranks.signal(fault.victim, fault.signal);
-  const auto deadline = Clock::now() + 2 * kTimeout;
-  for (int rank = 0; rank < kSize; ++rank) {
-    if (rank == fault.victim) continue;
-    EXPECT_EQ(ranks.wait(rank, deadline), "");
-  }
-  ::close(ready[0]);
-  ::close(ready[1]);
-}
-
-TEST(GlooGroup, TheFirstCauseReachesEverybodyAndStays) {
-  const TemporaryFolder folder;
-  constexpr int kSize = 4;
-  Ranks ranks(kSize, [&](int rank) {
-    const auto group = join(folder.path(), rank, kSize, 20s);
-    barrier(*group);
-    if (rank == 2) {
-      group->fail(Error(ErrorCode::nonfinite_gradient, "compress", "'conv1'", "nan at step 7"));
-      return;
-    }
-    if (rank == 3) std::this_thread::sleep_for(500ms);  // comes when the others have gone
-    for (int again = 0; again < 2; ++again) {
-      try {
-        barrier(*group);
-      } catch (const Error& error) {
-        const std::string text = error.what();
-        if (error.code() != ErrorCode::peer_failed || error.subject() != "rank 2" ||
-            text.find("'conv1': nan at step 7") == std::string::npos) {
-          throw;
-        }
-        continue;
-      }
-      throw std::runtime_error("the group went on");
-    }
-  });
-  const auto deadline = Clock::now() + 15s;
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
-  EXPECT_TRUE(fs::is_empty(folder.path()));
-}
-
-TEST(GlooGroup, RanksInDifferentCollectivesEndWithAnError) {
-  // Gloo would abort the process if a message were longer than what the other side expects.
-  const TemporaryFolder folder;
-  Ranks ranks(2, [&](int rank) {
-    const auto group = join(folder.path(), rank, 2, 5s);
-    try {
-      if (rank == 0) {
-        const std::vector<std::byte> bytes(100);
-        group->swap(bytes, bytes.size());
-      } else {
-        const std::string text = "something else";
-        all_gather(*group, std::as_bytes(std::span(text)));
-        barrier(*group);
-      }
-    } catch (const Error& error) {
-      if (rank == 0) group->fail(error);
-      return;
-    }
-    throw std::runtime_error("went on");
-  });
-  const auto deadline = Clock::now() + 15s;
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
-}
-
-TEST(GlooGroup, ARankThatNeverComesIsNamed) {
-  const TemporaryFolder folder;
-  try {
-    join(folder.path(), 0, 2, 300ms);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_EQ(error.subject(), "rank 1");
-  }
-  // What that run left is not taken for a new one.
-  try {
-    join(folder.path(), 0, 2, 300ms);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
-  }
-}
 
 TEST(GlooGroup, BadSettingsAreRefused) {
   const TemporaryFolder folder;
@@ -372,33 +201,6 @@ TEST(GlooDevice, MessagesHaveThePortsThatPeopleKnow) {
   EXPECT_EQ(detail::readable("nothing of that [x]: here"), "nothing of that [x]: here");
 }
 
-std::size_t entries(const char* folder) {
-  return static_cast<std::size_t>(
-      std::distance(fs::directory_iterator(folder), fs::directory_iterator{}));
-}
-
-TEST(GlooGroup, ManyGroupsLeakNothing) {
-  const TemporaryFolder folder;
-  const auto round = [&](int i) {
-    const std::string name = fmt::format("round{}", i);
-    const auto run = [&](int rank) { barrier(*join(folder.path(), rank, 2, 20s, name)); };
-    std::jthread other([&] { run(1); });
-    run(0);
-    join(folder.path(), 0, 1, 20s, name);
-  };
-  round(-1);
-  const std::size_t descriptors = entries("/proc/self/fd");
-  const std::size_t threads = entries("/proc/self/task");
-  for (int i = 0; i < 334; ++i) round(i);  // 1,002 groups
-  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
-  // A joined thread may be listed a moment longer.
-  for (int i = 0; i < 100 && entries("/proc/self/task") != threads; ++i) {
-    std::this_thread::sleep_for(10ms);
-  }
-  EXPECT_EQ(entries("/proc/self/task"), threads);
-  EXPECT_TRUE(fs::is_empty(folder.path()));
-}
-
 /// Sets variables for one test; those of the launcher of the test are hidden.
 class Environment {
  public:
@@ -413,11 +215,10 @@ class Environment {
   Environment& operator=(const Environment&) = delete;
 
  private:
-  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE", "RANK",
-                                           "WORLD_SIZE",           "DGC_STORE",
-                                           "DGC_INTERFACE",        "DGC_HOST_ID",
-                                           "MASTER_ADDR",          "MASTER_PORT",
-                                           "DGC_SECRET",           "TORCHELASTIC_USE_AGENT_STORE"};
+  static constexpr const char* kNames[] = {
+      "OMPI_COMM_WORLD_SIZE", "RANK",        "WORLD_SIZE",  "DGC_ENGINE",
+      "DGC_STORE",            "DGC_SECRET",  "DGC_HOST_ID", "DGC_INTERFACE",
+      "MASTER_ADDR",          "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"};
 };
 
 std::string message(const std::function<void()>& work) {
@@ -446,6 +247,15 @@ TEST(Engines, AreChosenFromTheEnvironment) {
     EXPECT_EQ(group->host(), "rack7");
   }
   {
+    const Environment alone({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DGC_ENGINE", "shared"}});
+    EXPECT_EQ(make_group()->engine(), "shared");
+    EXPECT_EQ(make_group("gloo")->engine(), "gloo");
+  }
+  {
+    const Environment bad({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"DGC_ENGINE", "mpi"}});
+    EXPECT_NE(message([] { make_group(); }).find("DGC_ENGINE"), std::string::npos);
+  }
+  {
     const Environment address({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}});
     const std::string text = message([] { make_group(); });
     EXPECT_NE(text.find("MASTER_PORT: is not set"), std::string::npos) << text;
@@ -463,20 +273,25 @@ TEST(Engines, AreChosenFromTheEnvironment) {
     const Environment bad({{"RANK", "x"}, {"WORLD_SIZE", "2"}});
     EXPECT_NE(message([] { make_group(); }).find("RANK"), std::string::npos);
   }
-  EXPECT_NE(message([] { make_group("nccl"); }).find("local, gloo"), std::string::npos);
+  EXPECT_NE(message([] { make_group("nccl"); }).find("local, shared, gloo"), std::string::npos);
 }
 
 TEST(Engines, ProcessesMeetThroughTheEnvironment) {
-  const TemporaryFolder folder;
-  Ranks ranks(2, [&](int rank) {
-    const Environment environment({{"RANK", std::to_string(rank)},
-                                   {"WORLD_SIZE", "2"},
-                                   {"DGC_STORE", folder.path().string()},
-                                   {"DGC_INTERFACE", "lo"}});
-    barrier(*make_group("auto", 20s));
-  });
-  const auto deadline = Clock::now() + 20s;
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
+  for (const std::string engine : {"gloo", "shared"}) {
+    const TemporaryFolder folder;
+    Ranks ranks(2, [&](int rank) {
+      const Environment environment({{"RANK", std::to_string(rank)},
+                                     {"WORLD_SIZE", "2"},
+                                     {"DGC_ENGINE", engine},
+                                     {"DGC_STORE", folder.path().string()},
+                                     {"DGC_INTERFACE", "lo"}});
+      const auto group = make_group("auto", 20s);
+      if (group->engine() != engine) throw std::runtime_error("another engine");
+      barrier(*group);
+    });
+    const auto deadline = Clock::now() + 20s;
+    for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
+  }
 }
 
 TEST(Engines, ProcessesMeetAtAnAddress) {

@@ -1,4 +1,4 @@
-// Ranks as processes of the test, on Gloo.
+// Ranks as processes of the test.
 #pragma once
 
 #include <fmt/format.h>
@@ -74,9 +74,27 @@ class Ranks {
   std::vector<pid_t> pids_;
 };
 
+/// As rank of a Gloo group.
 inline std::unique_ptr<Group> join(const std::filesystem::path& folder, int rank, int size,
                                    std::chrono::milliseconds timeout, std::string name = "dgc") {
   return make_gloo_group(
+      make_file_store(folder),
+      {.rank = rank, .size = size, .timeout = timeout, .host_id = {}, .name = std::move(name)});
+}
+
+/// The engines of this build that have processes for ranks and need no launcher of their own.
+inline std::vector<std::string> process_engines() {
+  std::vector<std::string> names = engines();
+  std::erase_if(names, [](const std::string& name) { return name == "local" || name == "mpi"; });
+  return names;
+}
+
+/// As rank of such an engine.
+inline std::unique_ptr<Group> join(const std::string& engine, const std::filesystem::path& folder,
+                                   int rank, int size, std::chrono::milliseconds timeout,
+                                   std::string name = "dgc") {
+  if (engine == "gloo") return join(folder, rank, size, timeout, std::move(name));
+  return make_shared_group(
       make_file_store(folder),
       {.rank = rank, .size = size, .timeout = timeout, .host_id = {}, .name = std::move(name)});
 }

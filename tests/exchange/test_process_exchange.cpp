@@ -106,20 +106,24 @@ std::vector<Fault> faults() {
   return all;
 }
 
-class GlooExchangeFault : public testing::TestWithParam<Fault> {};
-INSTANTIATE_TEST_SUITE_P(Faults, GlooExchangeFault, testing::ValuesIn(faults()),
+const auto kEngines = testing::ValuesIn(test::process_engines());
+
+class ExchangeFaults : public testing::TestWithParam<std::tuple<std::string, Fault>> {};
+INSTANTIATE_TEST_SUITE_P(Engines, ExchangeFaults,
+                         testing::Combine(kEngines, testing::ValuesIn(faults())),
                          [](const auto& test) {
-                           return fmt::format("{}Call{}{}Rank{}", name_of(test.param.algorithm),
-                                              test.param.call,
-                                              test.param.signal == SIGKILL ? "Killed" : "Stopped",
-                                              test.param.victim);
+                           const Fault& fault = std::get<1>(test.param);
+                           return fmt::format("{}{}Call{}{}Rank{}", std::get<0>(test.param),
+                                              name_of(fault.algorithm), fault.call,
+                                              fault.signal == SIGKILL ? "Killed" : "Stopped",
+                                              fault.victim);
                          });
 
-TEST_P(GlooExchangeFault, SurvivorsNameTheRankAndLoseNothing) {
-  const Fault fault = GetParam();
+TEST_P(ExchangeFaults, SurvivorsNameTheRankAndLoseNothing) {
+  const auto& [engine, fault] = GetParam();
   const TemporaryFolder folder;
-  Ranks ranks(kSize, [&](int rank) {
-    const auto inner = join(folder.path(), rank, kSize, 20s);
+  Ranks ranks(kSize, [&, &engine = engine, &fault = fault](int rank) {
+    const auto inner = join(engine, folder.path(), rank, kSize, 20s);
     int step = -1;
     int call = 0;
     TamperedGroup group(*inner, [&](std::vector<std::byte>&) {
@@ -136,10 +140,11 @@ TEST_P(GlooExchangeFault, SurvivorsNameTheRankAndLoseNothing) {
 }
 
 /// Rank 1 sends something else than it should from step 3 on.
-void expect_refused(const std::function<void(std::vector<std::byte>&)>& tamper) {
+void expect_refused(const std::string& engine,
+                    const std::function<void(std::vector<std::byte>&)>& tamper) {
   const TemporaryFolder folder;
   Ranks ranks(kSize, [&](int rank) {
-    const auto inner = join(folder.path(), rank, kSize, 20s);
+    const auto inner = join(engine, folder.path(), rank, kSize, 20s);
     int step = -1;
     TamperedGroup group(*inner, [&](std::vector<std::byte>& bytes) {
       if (rank == 1 && step >= kFaultStep && test::is_message(bytes)) tamper(bytes);
@@ -152,18 +157,24 @@ void expect_refused(const std::function<void(std::vector<std::byte>&)>& tamper) 
   expect_survivors(ranks, 1);
 }
 
-TEST(GlooExchange, ACorruptedPayloadIsRefused) {
-  expect_refused([](std::vector<std::byte>& bytes) { bytes[bytes.size() / 2] ^= std::byte{64}; });
+class ProcessExchange : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Engines, ProcessExchange, kEngines,
+                         [](const auto& test) { return test.param; });
+
+TEST_P(ProcessExchange, ACorruptedPayloadIsRefused) {
+  expect_refused(GetParam(),
+                 [](std::vector<std::byte>& bytes) { bytes[bytes.size() / 2] ^= std::byte{64}; });
 }
 
-TEST(GlooExchange, APayloadOfThePreviousStepIsRefused) {
-  expect_refused([](std::vector<std::byte>& bytes) { test::change_step(bytes, kFaultStep - 1); });
+TEST_P(ProcessExchange, APayloadOfThePreviousStepIsRefused) {
+  expect_refused(GetParam(),
+                 [](std::vector<std::byte>& bytes) { test::change_step(bytes, kFaultStep - 1); });
 }
 
-TEST(GlooExchange, ARankWithAnotherModelIsNamedByAll) {
+TEST_P(ProcessExchange, ARankWithAnotherModelIsNamedByAll) {
   const TemporaryFolder folder;
   Ranks ranks(kSize, [&](int rank) {
-    const auto group = join(folder.path(), rank, kSize, 20s);
+    const auto group = join(GetParam(), folder.path(), rank, kSize, 20s);
     std::vector<TensorSpec> model = kModel;
     if (rank == 2) model[0].shape = {1999};
     State state(model, static_cast<std::uint32_t>(rank), kSize);
