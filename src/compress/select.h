@@ -88,8 +88,22 @@ class CarriedThreshold {
 /// Memory to trim in.
 struct TrimScratch {
   CandidateList doubtful;  // candidates that were not sure; then those of them that were selected
+  CandidateList bucket;
   std::vector<std::uint32_t> magnitudes;
 };
+
+struct Trimmed {
+  std::size_t found;       // candidates there were
+  std::size_t selected;    // k, or all of them where there are no more than k
+  std::uint32_t smallest;  // magnitude selected; 0 when there were none
+  bool too_sure;           // `sure` let k or more through: nothing was selected
+};
+/// Selects the k largest candidates (ties: lowest index first), or all of them where there are no
+/// more than k. They are those with a magnitude of `smallest` or more: where several are alike and
+/// not all of them are wanted, the others leave the lists. Fewer than k may have a magnitude of
+/// `sure` or more.
+Trimmed trim(const Kernels& kernels, std::span<CandidateList> candidates, std::size_t k,
+             std::uint32_t sure, TrimScratch& scratch);
 
 /// Arrays that grow and keep their contents from step to step.
 struct SelectedEntries {
@@ -106,15 +120,8 @@ struct SelectedEntries {
     velocities.resize(with_velocities ? count : 0);
   }
 };
-
-struct Trimmed {
-  std::size_t found;       // candidates there were
-  std::uint32_t smallest;  // magnitude selected; 0 when there were none
-  bool too_sure;           // `sure` let k or more through: nothing was selected
-};
-/// Writes the k largest candidates (ties: lowest index first) in index order to `out`, or all of
-/// them where there are no more than k. Fewer than k may have a magnitude of `sure` or more.
-Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, std::uint32_t sure,
-             bool with_velocities, TrimScratch& scratch, SelectedEntries& out);
+/// Writes what trim() selected to `out`, in index order.
+void gather(const Kernels& kernels, CandidateLists candidates, const Trimmed& trimmed,
+            bool with_velocities, SelectedEntries& out);
 
 }  // namespace dgc::compress

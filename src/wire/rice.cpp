@@ -81,32 +81,6 @@ RiceChoice best_rice(const BlockCost& cost) noexcept {
   return best;
 }
 
-/// Appends to a buffer with room for eight bytes past what is written.
-class FastWriter {
- public:
-  explicit FastWriter(std::byte* out) noexcept : out_(out) {}
-  /// `width` at most 56.
-  void put(std::uint64_t value, unsigned width) noexcept {
-    window_ |= value << used_;
-    used_ += width;
-    store(out_, window_);
-    out_ += used_ >> 3;
-    window_ >>= used_ & ~7u;
-    used_ &= 7;
-  }
-  /// A writer that goes on from here and needs no room.
-  BitWriter careful() const noexcept {
-    BitWriter writer(out_);
-    writer.put(window_, used_);
-    return writer;
-  }
-
- private:
-  std::byte* out_;
-  std::uint64_t window_ = 0;
-  unsigned used_ = 0;
-};
-
 struct Code {
   std::uint64_t bits;
   unsigned width;
@@ -202,6 +176,30 @@ std::byte* encode_rice(const RicePlan& plan, std::span<const std::uint32_t> indi
     for (std::size_t i = 0; i < count; ++i) put_gap(writer, gaps[i], b);
   }
   return writer.finish();
+}
+
+void RiceEncoder::add(std::span<const std::uint32_t> block) noexcept {
+  if (block.empty() || !fits()) return;
+  Gaps gaps;
+  const std::uint64_t before = next_;
+  gaps_of(block, next_, gaps);
+  const std::uint64_t sum = next_ - before - block.size();
+  const RiceChoice choice = best_rice(BlockCost({gaps.data(), block.size()}, sum));
+  bits_ += kRiceParameterBits + choice.bits;
+  if (!fits()) return;
+  if (!careful_ && block.size() == kBlock && bytes() + 8 <= room_) {
+    put_block(fast_, gaps, choice.b);
+    return;
+  }
+  if (!careful_) careful_ = fast_.careful();
+  careful_->put(choice.b, kRiceParameterBits);
+  for (std::size_t i = 0; i < block.size(); ++i) put_gap(*careful_, gaps[i], choice.b);
+}
+
+void RiceEncoder::finish() noexcept {
+  if (!fits()) return;
+  if (!careful_) careful_ = fast_.careful();
+  careful_->finish();
 }
 
 std::uint64_t RiceReader::peek() const noexcept {

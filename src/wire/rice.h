@@ -10,10 +10,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "dgc/error.h"
+#include "wire/bits.h"
 
 namespace dgc::wire {
 
@@ -32,6 +34,52 @@ RicePlan plan_rice(std::span<const std::uint32_t> indices);
 /// Writes plan.bytes() bytes. Returns their end.
 std::byte* encode_rice(const RicePlan& plan, std::span<const std::uint32_t> indices,
                        std::byte* out) noexcept;
+
+/// Appends to a buffer with room for eight bytes past what is written.
+class FastWriter {
+ public:
+  explicit FastWriter(std::byte* out) noexcept : out_(out) {}
+  /// `width` at most 56.
+  void put(std::uint64_t value, unsigned width) noexcept {
+    window_ |= value << used_;
+    used_ += width;
+    store(out_, window_);
+    out_ += used_ >> 3;
+    window_ >>= used_ & ~7u;
+    used_ &= 7;
+  }
+  /// A writer that goes on from here and needs no room.
+  BitWriter careful() const noexcept {
+    BitWriter writer(out_);
+    writer.put(window_, used_);
+    return writer;
+  }
+
+ private:
+  std::byte* out_;
+  std::uint64_t window_ = 0;
+  unsigned used_ = 0;
+};
+
+/// Plans and writes block by block, for positions that come that way. The same bits as with a plan.
+class RiceEncoder {
+ public:
+  explicit RiceEncoder(std::span<std::byte> out) noexcept : room_(out.size()), fast_(out.data()) {}
+  /// The positions of a block: kBlock of them, or fewer in the last.
+  void add(std::span<const std::uint32_t> block) noexcept;
+  /// Whether there was room for everything so far. If not, nothing more is written.
+  bool fits() const noexcept { return bytes() <= room_; }
+  std::size_t bytes() const noexcept { return static_cast<std::size_t>((bits_ + 7) / 8); }
+  /// Writes what is left, after the last block.
+  void finish() noexcept;
+
+ private:
+  std::size_t room_;
+  std::uint64_t bits_ = 0;
+  std::uint32_t next_ = 0;  // smallest position that the next entry can have
+  FastWriter fast_;
+  std::optional<BitWriter> careful_;  // from the block on that comes close to the end
+};
 
 /// Reads a section block by block.
 class RiceReader {
