@@ -13,6 +13,7 @@
 #include "compress/kernels.h"
 #include "compress/select.h"
 #include "dgc/compressor.h"
+#include "wire/rice.h"
 
 namespace dgc::compress {
 
@@ -93,6 +94,7 @@ struct Compressor::Impl {
   CompressOptions options;
   compress::Rule rule;
   const compress::Kernels& kernels;
+  const wire::RiceKernels& rice;
   ThreadPool pool;
   std::vector<compress::Scratch> scratch;
   std::vector<compress::Slot> slots;
@@ -108,6 +110,7 @@ struct Compressor::Impl {
         options(std::move(o)),
         rule(compress::rule_of(options.momentum, options.nesterov)),
         kernels(compress::active_kernels()),
+        rice(wire::rice_kernels(kernels.name)),
         pool(options.threads),
         scratch(static_cast<std::size_t>(options.threads)),
         slots(state.tensors().size()),

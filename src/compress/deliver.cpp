@@ -53,7 +53,7 @@ bool Compressor::Impl::stream_frame(const TensorJob& job) {
                           .elements = job.gradient.size(),
                           .entries = selection.selected};
   if (!wire::FrameStream::suits(planned, coding_of(false))) return false;
-  wire::FrameStream frame(planned, job.frame);
+  wire::FrameStream frame(planned, rice, job.frame);
   // A chunk stays in the first cache between being picked and being encoded.
   constexpr std::size_t kChunk = 1024;
   std::array<std::uint32_t, wire::kBlock + kChunk + kSlack> indices;

@@ -29,12 +29,13 @@ bool FrameStream::suits(const FrameInfo& planned, IndexCoding coding) noexcept {
   return coding == IndexCoding::automatic && planned.entries * 3 < planned.elements;
 }
 
-FrameStream::FrameStream(const FrameInfo& planned, std::span<std::byte> out)
+FrameStream::FrameStream(const FrameInfo& planned, const RiceKernels& kernels,
+                         std::span<std::byte> out)
     : info_(guessed(planned)),
       out_(out.data()),
       values_(put_header(info_, out.data())),
       next_(values_),
-      rice_(out.subspan(static_cast<std::size_t>(values_ - out_) + info_.value_bytes)) {}
+      rice_(kernels, out.subspan(static_cast<std::size_t>(values_ - out_) + info_.value_bytes)) {}
 
 void FrameStream::add(std::span<const std::uint32_t> indices,
                       std::span<const float> values) noexcept {

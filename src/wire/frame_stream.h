@@ -19,7 +19,7 @@ class FrameStream {
 
   /// `planned` says tensor, elements and entries. `out` has frame_bound() bytes, of Rice
   /// codes or of the automatic coding.
-  FrameStream(const FrameInfo& planned, std::span<std::byte> out);
+  FrameStream(const FrameInfo& planned, const RiceKernels& kernels, std::span<std::byte> out);
   /// Blocks of kBlock entries; a shorter one is the last. Values are finite and not zero.
   void add(std::span<const std::uint32_t> indices, std::span<const float> values) noexcept;
   /// After the last entry. `bytes` is 0 where there was no room: another coding is smaller then.

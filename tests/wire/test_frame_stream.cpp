@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "dgc/target.h"
 #include "wire/values.h"
 
 namespace dgc::wire {
@@ -34,9 +35,9 @@ Drawn draw(std::size_t count, double mean, std::mt19937& random) {
   return drawn;
 }
 
-FrameInfo stream(const Drawn& drawn, std::span<std::byte> out) {
+FrameInfo stream(const Drawn& drawn, const RiceKernels& kernels, std::span<std::byte> out) {
   FrameStream frame({.tensor = 9, .elements = drawn.elements, .entries = drawn.indices.size()},
-                    out);
+                    kernels, out);
   // Several blocks at once, and the rest by itself.
   constexpr std::size_t kSome = 3 * kBlock;
   const std::size_t count = drawn.indices.size();
@@ -83,7 +84,8 @@ TEST(FrameStream, WritesTheBytesOfEncodeFrame) {
             frame_bound(drawn.elements, drawn.indices.size(), ValueType::fp32, coding);
         // Nothing is written past the bound.
         std::vector<std::byte> out(bound + 16, kUntouched);
-        const FrameInfo info = stream(drawn, std::span(out).first(bound));
+        const FrameInfo info =
+            stream(drawn, rice_kernels(active_target()), std::span(out).first(bound));
         EXPECT_TRUE(std::all_of(out.end() - 16, out.end(),
                                 [](std::byte byte) { return byte == kUntouched; }));
         if (coding == IndexCoding::automatic && !rice_is_smallest(info)) {
