@@ -131,8 +131,8 @@ std::size_t CarriedThreshold::aim(std::size_t k) const noexcept {
 
 std::uint32_t CarriedThreshold::sure(std::size_t k) const noexcept {
   if (k != k_ || smallest_ == 0) return kNoCandidates;
-  const double count_scatter = 3.0 / std::sqrt(static_cast<double>(k));
-  const double expected = std::max(growth_, 0.0) + 2.0 * deviation_;
+  const double count_scatter = 2.0 / std::sqrt(static_cast<double>(k));
+  const double expected = std::max(growth_, 0.0) + 1.5 * deviation_;
   const double above = expected + (doubt_ + count_scatter) / slope_;
   return scaled(smallest_, static_cast<float>(std::exp(std::min(above, 4.0))));
 }

@@ -59,7 +59,7 @@ class CarriedThreshold {
   /// a pass over v and a surplus a few nanoseconds an entry.
   std::size_t aim(std::size_t k) const noexcept;
   /// From where on an entry is all but certain to be selected; kNoCandidates when nothing is known
-  /// for this k. About nine in ten of the selected reach it.
+  /// for this k. Most of the selected reach it: the more there are, the more of them.
   std::uint32_t sure(std::size_t k) const noexcept;
   /// k or more were as good as certain: aim higher for a while.
   void was_too_sure() noexcept;
@@ -81,7 +81,7 @@ class CarriedThreshold {
 
   static constexpr double kLeastMargin = 1.08;
   static constexpr double kMostMargin = 4.0;
-  static constexpr double kLeastDoubt = 0.04;
+  static constexpr double kLeastDoubt = 0.01;
   static constexpr double kMostDoubt = 3.0;
 };
 
