@@ -22,6 +22,7 @@ set(without_threads
   exchange/test_options.cpp
   wire/test_golden.cpp
   wire/test_reject.cpp
+  wire/test_frame_stream.cpp
   wire/test_rice.cpp
   wire/test_wire.cpp)
 if(DGC_SANITIZE MATCHES "thread")

@@ -27,6 +27,8 @@ class CandidateList {
     return entries().from(size_);
   }
   void added(std::size_t count) noexcept { size_ += count; }
+  /// Forgets all but the first ones.
+  void keep(std::size_t count) noexcept { size_ = count; }
 
  private:
   void grow(std::size_t capacity) {

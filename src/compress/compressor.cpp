@@ -156,8 +156,32 @@ void Compressor::Impl::plan(std::span<const Gradient> gradients) {
     }
     job.pieces = pieces.size() - job.first_piece;
   }
-  if (candidates.size() < pieces.size()) candidates.resize(pieces.size());
-  for (CandidateList& list : candidates) list.clear();
+}
+
+float Compressor::Impl::begin(std::span<const Gradient> gradients, const Call& call) {
+  const Clock::time_point start = Clock::now();
+  const float scale = scale_for(gradients, call);
+  if (!step_open) {
+    std::fill(stats.begin(), stats.end(), TensorStats{});
+    step_open = true;
+  }
+  plan(gradients);
+  for (const TensorJob& job : jobs) {
+    std::vector<CandidateList>& lists = slots[job.tensor].undo.candidates;
+    if (lists.size() < job.pieces) lists.resize(job.pieces);
+    for (CandidateList& list : lists) list.clear();
+    slots[job.tensor].undo.whole.clear();
+  }
+  seconds.select += seconds_since(start);
+  return scale;
+}
+
+void Compressor::Impl::place_frames(std::span<std::byte> room) {
+  for (TensorJob& job : jobs) {
+    const std::size_t bound = frame_bound_of(job.tensor);
+    job.frame = room.first(bound);
+    room = room.subspan(bound);
+  }
 }
 
 void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& mine) const {
@@ -183,7 +207,7 @@ void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& min
 void Compressor::Impl::accumulate_piece(std::size_t index, float scale) {
   const TensorPiece& piece = pieces[index];
   TensorJob& job = jobs[piece.slot];
-  CandidateList& list = candidates[index];
+  CandidateList& list = candidates_of(job)[index - job.first_piece];
   const std::span<float> u = state.velocity(job.tensor);
   const std::span<float> v = state.residual(job.tensor);
   for (std::size_t begin = piece.begin; begin < piece.begin + piece.count; begin += kKernelBlock) {
@@ -225,9 +249,9 @@ void Compressor::Impl::put_back(TensorJob& job) noexcept {
   if (sure == kNoCandidates) return;
   const std::span<float> u = state.velocity(job.tensor);
   const std::span<float> v = state.residual(job.tensor);
-  for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p) {
-    const EntryArrays list = candidates[p].entries();
-    for (std::size_t i = 0; i < candidates[p].size(); ++i) {
+  for (const CandidateList& candidates : candidates_of(job)) {
+    const EntryArrays list = candidates.entries();
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (magnitude_bits(list.values[i]) < sure) continue;
       v[list.indices[i]] = list.values[i];
       if (masks()) u[list.indices[i]] = list.velocities[i];
@@ -251,9 +275,8 @@ std::uint32_t Compressor::Impl::reselect(const TensorJob& job, Scratch& mine) {
   const std::span<const float> v = std::as_const(state).residual(job.tensor);
   const std::size_t wanted = std::max(job.k, slots[job.tensor].carried.aim(job.k));
   const std::uint32_t threshold = exact_threshold(v, std::min(wanted, v.size()), mine.histogram);
-  for (std::size_t p = job.first_piece; p < job.first_piece + job.pieces; ++p)
-    candidates[p].clear();
-  CandidateList& list = candidates[job.first_piece];
+  for (CandidateList& list : candidates_of(job)) list.clear();
+  CandidateList& list = candidates_of(job).front();
   for (std::size_t begin = 0; begin < v.size(); begin += kKernelBlock) {
     const std::size_t count = std::min(kKernelBlock, v.size() - begin);
     EntryArrays out = list.room_for(count);
@@ -275,13 +298,13 @@ void Compressor::Impl::select_sparse(TensorJob& job, Scratch& mine) {
     put_back(job);
     job.threshold = reselect(job, mine);
   }
-  const CandidateLists lists(candidates.data() + job.first_piece, job.pieces);
-  Trimmed trimmed = trim(kernels, lists, job.k, job.sure, masks(), mine.trim, undo.entries);
+  Trimmed trimmed = trim(kernels, candidates_of(job), job.k, job.sure, mine.trim);
   if (trimmed.too_sure) {
     carried.was_too_sure();
     put_back(job);
-    trimmed = trim(kernels, lists, job.k, kNoCandidates, masks(), mine.trim, undo.entries);
+    trimmed = trim(kernels, candidates_of(job), job.k, kNoCandidates, mine.trim);
   }
+  undo.selection = trimmed;
   undo.pending = true;
   stat.candidates = trimmed.found;
   stat.threshold = std::bit_cast<float>(trimmed.smallest);
@@ -303,14 +326,11 @@ void Compressor::Impl::check_finite(const TensorJob& job, std::span<const float>
 
 void Compressor::Impl::finish_job(TensorJob& job, Scratch& mine) {
   stats[job.tensor] = {.target = job.k};
-  Undo& undo = slots[job.tensor].undo;
   const Clock::time_point start = Clock::now();
   if (job.whole) {
-    undo.entries.resize(0, false);
     check_finite(job, state.residual(job.tensor), {});
   } else {
     select_sparse(job, mine);
-    check_finite(job, undo.entries.values, undo.entries.indices);
   }
   const Clock::time_point selected = Clock::now();
   if (job.whole) {
@@ -320,7 +340,6 @@ void Compressor::Impl::finish_job(TensorJob& job, Scratch& mine) {
   }
   mine.select_seconds += std::chrono::duration<double>(selected - start).count();
   mine.encode_seconds += seconds_since(selected);
-  undo.pending = true;
 }
 
 Compressor::Compressor(State& state, CompressOptions options) {
@@ -354,22 +373,8 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   return compress(gradients, out, Call{});
 }
 
-void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call,
-                           std::optional<std::span<float>> values) {
+void Compressor::Impl::run(float scale) {
   const Clock::time_point start = Clock::now();
-  const float scale = scale_for(gradients, call);
-  if (!step_open) {
-    std::fill(stats.begin(), stats.end(), TensorStats{});
-    step_open = true;
-  }
-  plan(gradients);
-  std::size_t at = 0;
-  for (TensorJob& job : jobs) {
-    job.laid_out = values.has_value();
-    if (!job.laid_out) continue;
-    job.target = values->subspan(at, job.gradient.size());
-    at += job.gradient.size();
-  }
   const auto scratch_of = [this](int worker) -> Scratch& {
     return scratch[static_cast<std::size_t>(worker)];
   };
@@ -382,8 +387,14 @@ void Compressor::Impl::run(std::span<const Gradient> gradients, const Call& call
     throw_if_nonfinite();
     accumulated = Clock::now();
     for (Scratch& thread : scratch) thread.select_seconds = thread.encode_seconds = 0.0;
-    pool.run(jobs.size(),
-             [&](std::size_t i, int worker) { finish_job(jobs[i], scratch_of(worker)); });
+    pool.run(jobs.size(), [&](std::size_t i, int worker) {
+      // A thread that is alone knows where the frame before has ended: nothing to move later.
+      if (pool.threads() == 1 && i > 0 && !jobs[i].laid_out) {
+        std::byte* const begin = jobs[i - 1].frame.data() + stats[jobs[i - 1].tensor].frame.bytes;
+        jobs[i].frame = {begin, jobs[i].frame.data() + jobs[i].frame.size()};
+      }
+      finish_job(jobs[i], scratch_of(worker));
+    });
   } catch (...) {
     put_all_back();
     throw;
@@ -409,16 +420,18 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   my.check_call(gradients);
   const std::size_t notice = call.notice != nullptr ? notice_bytes(*call.notice) : 0;
   my.check_room(gradients, out.size() - std::min(out.size(), notice));
-  my.run(gradients, call, std::nullopt);
-  const Clock::time_point start = Clock::now();
+  const float scale = my.begin(gradients, call);
   MessageHeader header{.step = my.state.step(),
                        .schema = my.options.schema,
                        .sender = static_cast<std::uint16_t>(my.state.rank())};
   if (call.notice != nullptr) header.notice = *call.notice;
   MessageWriter writer(out, header);
+  my.place_frames(writer.room());
+  my.run(scale);
+  const Clock::time_point start = Clock::now();
   for (const TensorJob& job : my.jobs) {
-    writer.append(static_cast<std::uint32_t>(job.tensor),
-                  std::span(my.slots[job.tensor].frame).first(my.stats[job.tensor].frame.bytes));
+    writer.settle(static_cast<std::uint32_t>(job.tensor),
+                  job.frame.first(my.stats[job.tensor].frame.bytes));
   }
   const std::size_t size = writer.finish();
   my.seconds.encode += seconds_since(start);
@@ -437,7 +450,14 @@ void compress::Internals::lay_out(Compressor& compressor, std::span<const Gradie
                 fmt::format("room for {} elements, the gradients have {}", values.size(), total));
   }
   std::fill(values.begin(), values.end(), 0.0f);
-  my.run(gradients, call, values);
+  const float scale = my.begin(gradients, call);
+  std::size_t at = 0;
+  for (TensorJob& job : my.jobs) {
+    job.laid_out = true;
+    job.target = values.subspan(at, job.gradient.size());
+    at += job.gradient.size();
+  }
+  my.run(scale);
   for (const TensorJob& job : my.jobs) {
     const std::size_t bytes = wire::value_bytes(transport, job.gradient.size());
     my.stats[job.tensor].frame = {.tensor = static_cast<std::uint32_t>(job.tensor),

@@ -13,6 +13,7 @@
 #include "compress/kernels.h"
 #include "compress/select.h"
 #include "dgc/compressor.h"
+#include "wire/rice.h"
 
 namespace dgc::compress {
 
@@ -23,10 +24,12 @@ struct TensorPiece {
   std::size_t count;
 };
 
-/// What restore() puts back: the entries that were taken out, as they were. For tensors sent whole
-/// only v changes, and there are no indices. Velocities only where masking has set them to zero.
+/// What restore() puts back: the candidates that were selected, as the pass found them, or v of a
+/// tensor that is sent whole. The lists are the log, so that nothing is copied for it.
 struct Undo {
-  SelectedEntries entries;
+  std::vector<CandidateList> candidates;  // by piece; velocities only where masking needs them
+  Trimmed selection{};
+  std::vector<float> whole;
   bool pending = false;
 };
 
@@ -35,15 +38,15 @@ struct Slot {
   CarriedThreshold carried;
   Undo undo;
   bool accumulated = false;
-  std::vector<std::byte> frame;  // of this step, until the message is assembled
 };
 
 /// One tensor of the current call.
 struct TensorJob {
   std::size_t tensor = 0;
   std::span<const float> gradient;
-  bool laid_out = false;  // in `target`; otherwise a frame is made
+  bool laid_out = false;  // in `target`; otherwise a frame is made, at the start of `frame`
   std::span<float> target;
+  std::span<std::byte> frame;
   std::size_t k = 0;
   bool whole = false;
   std::uint32_t threshold = kNoCandidates;
@@ -62,6 +65,7 @@ struct TensorJob {
         gradient(other.gradient),
         laid_out(other.laid_out),
         target(other.target),
+        frame(other.frame),
         k(other.k),
         whole(other.whole),
         threshold(other.threshold),
@@ -75,6 +79,7 @@ struct TensorJob {
 struct Scratch {
   TrimScratch trim;
   std::vector<std::uint32_t> histogram;
+  SelectedEntries selected;
   std::vector<float> decoded;
   double select_seconds = 0.0;  // of this thread, in the current call
   double encode_seconds = 0.0;
@@ -89,13 +94,13 @@ struct Compressor::Impl {
   CompressOptions options;
   compress::Rule rule;
   const compress::Kernels& kernels;
+  const wire::RiceKernels& rice;
   ThreadPool pool;
   std::vector<compress::Scratch> scratch;
   std::vector<compress::Slot> slots;
   std::vector<TensorStats> stats;
   std::vector<compress::TensorJob> jobs;
   std::vector<compress::TensorPiece> pieces;
-  std::vector<compress::CandidateList> candidates;  // by piece
   double clip_factor = 1.0;
   Seconds seconds;
   bool step_open = false;  // something was compressed since the last commit or restore
@@ -105,6 +110,7 @@ struct Compressor::Impl {
         options(std::move(o)),
         rule(compress::rule_of(options.momentum, options.nesterov)),
         kernels(compress::active_kernels()),
+        rice(wire::rice_kernels(kernels.name)),
         pool(options.threads),
         scratch(static_cast<std::size_t>(options.threads)),
         slots(state.tensors().size()),
@@ -149,18 +155,29 @@ struct Compressor::Impl {
   void put_back(compress::TensorJob& job) noexcept;
   /// As if nothing had been selected in this call.
   void put_all_back() noexcept;
+  /// Tells each job where its frame goes: no two can meet, however long they get.
+  void place_frames(std::span<std::byte> room);
   void finish_job(compress::TensorJob& job, compress::Scratch& mine);
-  /// Accumulates, selects and delivers each tensor: to its frame, or to its part of `values`, where
-  /// there are any.
-  void run(std::span<const Gradient> gradients, const Call& call,
-           std::optional<std::span<float>> values);
+  /// Plans the call, with a clean sheet for each of its tensors. Returns the gradients' factor.
+  float begin(std::span<const Gradient> gradients, const Call& call);
+  /// Accumulates, selects and delivers each tensor, to where its job says.
+  void run(float scale);
 
   // deliver.cpp: the selection becomes a frame, or is laid out in job.target; then it leaves v and
   // u, and is remembered until the commit.
   void deliver_sparse(const compress::TensorJob& job, compress::Scratch& mine);
+  void lay_out_sparse(const compress::TensorJob& job, compress::Scratch& mine);
+  bool stream_frame(const compress::TensorJob& job);
+  void encode_selected(const compress::TensorJob& job, compress::Scratch& mine);
+  /// The selection as arrays, in mine.selected.
+  void gather_checked(const compress::TensorJob& job, bool with_velocities,
+                      compress::Scratch& mine);
   void deliver_whole(const compress::TensorJob& job, compress::Scratch& mine);
   void take_out_exact(const compress::TensorJob& job, const compress::Scratch& mine);
-  void take_out_rounded(const compress::TensorJob& job, const compress::Scratch& mine);
+  void take_out_rounded(const compress::TensorJob& job, compress::Scratch& mine);
+  std::span<compress::CandidateList> candidates_of(const compress::TensorJob& job) {
+    return std::span(slots[job.tensor].undo.candidates).first(job.pieces);
+  }
   void roll_back(std::size_t tensor) noexcept;
 };
 

@@ -131,8 +131,8 @@ std::size_t CarriedThreshold::aim(std::size_t k) const noexcept {
 
 std::uint32_t CarriedThreshold::sure(std::size_t k) const noexcept {
   if (k != k_ || smallest_ == 0) return kNoCandidates;
-  const double count_scatter = 3.0 / std::sqrt(static_cast<double>(k));
-  const double expected = std::max(growth_, 0.0) + 2.0 * deviation_;
+  const double count_scatter = 2.0 / std::sqrt(static_cast<double>(k));
+  const double expected = std::max(growth_, 0.0) + 1.5 * deviation_;
   const double above = expected + (doubt_ + count_scatter) / slope_;
   return scaled(smallest_, static_cast<float>(std::exp(std::min(above, 4.0))));
 }
@@ -174,29 +174,62 @@ void CarriedThreshold::update(std::size_t found, std::size_t k, std::uint32_t sm
 
 namespace {
 
-/// Where the k-th largest is one of several alike, and not all of them are wanted: the first ones.
-void pick_some_ties(CandidateLists candidates, const KthLargest& kth, EntryArrays out) noexcept {
-  std::size_t ties = kth.ties;
-  std::size_t at = 0;
-  for (const CandidateList& list : candidates) {
-    const EntryArrays in = list.entries();
+/// The same of the values of a list, most of which are only counted: copying them all and ordering
+/// the copies would take three times as long.
+KthLargest kth_of_list(const Kernels& kernels, const CandidateList& list, std::size_t k,
+                       TrimScratch& scratch) {
+  constexpr unsigned kBucketBits = 11;
+  const EntryArrays all = list.entries();
+  // Signed, because compilers find extremes of those in vectors everywhere.
+  std::int32_t least = 0x7FFFFFFF;
+  std::int32_t most = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto m = static_cast<std::int32_t>(magnitude_bits(all.values[i]));
+    least = std::min(least, m);
+    most = std::max(most, m);
+  }
+  const auto base = static_cast<std::uint32_t>(least);
+  const auto width =
+      static_cast<unsigned>(std::bit_width(static_cast<std::uint32_t>(most - least)));
+  const unsigned shift = width > kBucketBits ? width - kBucketBits : 0;
+  std::array<std::uint32_t, 1u << kBucketBits> counts{};
+  for (std::size_t i = 0; i < list.size(); ++i)
+    ++counts[(magnitude_bits(all.values[i]) - base) >> shift];
+  const auto bucket = static_cast<std::uint32_t>(bucket_of(counts, k));
+  const std::uint32_t lowest = base + (bucket << shift);
+  scratch.bucket.clear();
+  EntryArrays few = scratch.bucket.room_for(list.size());
+  few.velocities = nullptr;
+  const std::size_t count =
+      kernels.pick(all, list.size(), lowest, lowest + (std::uint32_t{1} << shift), few);
+  scratch.magnitudes.resize(count);
+  for (std::size_t i = 0; i < count; ++i) scratch.magnitudes[i] = magnitude_bits(few.values[i]);
+  return kth_largest(scratch.magnitudes, k);
+}
+
+/// Where the k-th largest is one of several alike: only the first `ties` of them stay.
+void drop_ties(std::span<CandidateList> candidates, std::uint32_t magnitude,
+               std::size_t ties) noexcept {
+  for (CandidateList& list : candidates) {
+    const EntryArrays all = list.entries();
+    std::size_t kept = 0;
     for (std::size_t i = 0; i < list.size(); ++i) {
-      const std::uint32_t m = magnitude_bits(in.values[i]);
-      const bool tie = m == kth.magnitude && ties > 0;
-      if (m <= kth.magnitude && !tie) continue;
+      const bool tie = magnitude_bits(all.values[i]) == magnitude;
+      if (tie && ties == 0) continue;
       ties -= tie;
-      out.indices[at] = in.indices[i];
-      out.values[at] = in.values[i];
-      if (out.velocities != nullptr) out.velocities[at] = in.velocities[i];
-      ++at;
+      all.indices[kept] = all.indices[i];
+      all.values[kept] = all.values[i];
+      all.velocities[kept] = all.velocities[i];
+      ++kept;
     }
+    list.keep(kept);
   }
 }
 
 }  // namespace
 
-Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, std::uint32_t sure,
-             bool with_velocities, TrimScratch& scratch, SelectedEntries& out) {
+Trimmed trim(const Kernels& kernels, std::span<CandidateList> candidates, std::size_t k,
+             std::uint32_t sure, TrimScratch& scratch) {
   std::size_t found = 0;
   CandidateList& doubtful = scratch.doubtful;
   doubtful.clear();
@@ -207,37 +240,30 @@ Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, s
     found += list.size();
   }
   const std::size_t count = std::min(k, found);
-  if (count == 0) {
-    out.resize(0, false);
-    return {found, 0, false};
-  }
+  if (count == 0) return {found, 0, 0, false};
   const std::size_t certain = found - doubtful.size();
-  if (certain >= count) return {found, 0, true};
-  scratch.magnitudes.resize(doubtful.size());
-  const float* const values = doubtful.entries().values;
-  for (std::size_t i = 0; i < doubtful.size(); ++i)
-    scratch.magnitudes[i] = magnitude_bits(values[i]);
-  const KthLargest kth = kth_largest(scratch.magnitudes, count - certain);
-
-  out.resize(count + kSlack, with_velocities);
-  const EntryArrays all = out.arrays();
+  if (certain >= count) return {found, 0, 0, true};
+  const KthLargest kth = kth_of_list(kernels, doubtful, count - certain, scratch);
+  if (kth.ties < kth.equal) {
+    drop_ties(candidates, kth.magnitude, kth.ties);
+    drop_ties({&doubtful, 1}, kth.magnitude, kth.ties);
+  }
   EntryArrays few = doubtful.entries();
   few.velocities = nullptr;
-  std::size_t selected = 0;
-  if (kth.ties < kth.equal) {
-    pick_some_ties(candidates, kth, all);
-    selected = kernels.pick(all, count, 1, sure, few);
-  } else {
-    std::size_t at = 0;
-    for (const CandidateList& list : candidates) {
-      at += kernels.pick(list.entries(), list.size(), kth.magnitude, kNoCandidates, all.from(at));
-    }
-    selected = kernels.pick(few, doubtful.size(), kth.magnitude, kNoCandidates, few);
+  doubtful.keep(kernels.pick(few, doubtful.size(), kth.magnitude, kNoCandidates, few));
+  return {found, count, kth.magnitude, false};
+}
+
+void gather(const Kernels& kernels, CandidateLists candidates, const Trimmed& trimmed,
+            bool with_velocities, SelectedEntries& out) {
+  out.resize(trimmed.selected + kSlack, with_velocities);
+  const EntryArrays all = out.arrays();
+  std::size_t at = 0;
+  for (const CandidateList& list : candidates) {
+    if (list.size() == 0) continue;
+    at += kernels.pick(list.entries(), list.size(), trimmed.smallest, kNoCandidates, all.from(at));
   }
-  doubtful.clear();
-  doubtful.added(selected);
-  out.resize(count, with_velocities);
-  return {found, kth.magnitude, false};
+  out.resize(trimmed.selected, with_velocities);
 }
 
 }  // namespace dgc::compress

@@ -59,7 +59,7 @@ class CarriedThreshold {
   /// a pass over v and a surplus a few nanoseconds an entry.
   std::size_t aim(std::size_t k) const noexcept;
   /// From where on an entry is all but certain to be selected; kNoCandidates when nothing is known
-  /// for this k. About nine in ten of the selected reach it.
+  /// for this k. Most of the selected reach it: the more there are, the more of them.
   std::uint32_t sure(std::size_t k) const noexcept;
   /// k or more were as good as certain: aim higher for a while.
   void was_too_sure() noexcept;
@@ -81,15 +81,29 @@ class CarriedThreshold {
 
   static constexpr double kLeastMargin = 1.08;
   static constexpr double kMostMargin = 4.0;
-  static constexpr double kLeastDoubt = 0.04;
+  static constexpr double kLeastDoubt = 0.01;
   static constexpr double kMostDoubt = 3.0;
 };
 
 /// Memory to trim in.
 struct TrimScratch {
   CandidateList doubtful;  // candidates that were not sure; then those of them that were selected
+  CandidateList bucket;
   std::vector<std::uint32_t> magnitudes;
 };
+
+struct Trimmed {
+  std::size_t found;       // candidates there were
+  std::size_t selected;    // k, or all of them where there are no more than k
+  std::uint32_t smallest;  // magnitude selected; 0 when there were none
+  bool too_sure;           // `sure` let k or more through: nothing was selected
+};
+/// Selects the k largest candidates (ties: lowest index first), or all of them where there are no
+/// more than k. They are those with a magnitude of `smallest` or more: where several are alike and
+/// not all of them are wanted, the others leave the lists. Fewer than k may have a magnitude of
+/// `sure` or more.
+Trimmed trim(const Kernels& kernels, std::span<CandidateList> candidates, std::size_t k,
+             std::uint32_t sure, TrimScratch& scratch);
 
 /// Arrays that grow and keep their contents from step to step.
 struct SelectedEntries {
@@ -106,15 +120,8 @@ struct SelectedEntries {
     velocities.resize(with_velocities ? count : 0);
   }
 };
-
-struct Trimmed {
-  std::size_t found;       // candidates there were
-  std::uint32_t smallest;  // magnitude selected; 0 when there were none
-  bool too_sure;           // `sure` let k or more through: nothing was selected
-};
-/// Writes the k largest candidates (ties: lowest index first) in index order to `out`, or all of
-/// them where there are no more than k. Fewer than k may have a magnitude of `sure` or more.
-Trimmed trim(const Kernels& kernels, CandidateLists candidates, std::size_t k, std::uint32_t sure,
-             bool with_velocities, TrimScratch& scratch, SelectedEntries& out);
+/// Writes what trim() selected to `out`, in index order.
+void gather(const Kernels& kernels, CandidateLists candidates, const Trimmed& trimmed,
+            bool with_velocities, SelectedEntries& out);
 
 }  // namespace dgc::compress

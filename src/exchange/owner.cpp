@@ -120,7 +120,9 @@ void largest(std::span<const float> values, std::size_t k, std::uint32_t begin,
   candidates.added(kernels.collect(nullptr, values.data(), values.size(), threshold, begin, found));
   compress::TrimScratch memory;
   compress::SelectedEntries selected;
-  compress::trim(kernels, {&candidates, 1}, k, compress::kNoCandidates, false, memory, selected);
+  const compress::Trimmed trimmed =
+      compress::trim(kernels, {&candidates, 1}, k, compress::kNoCandidates, memory);
+  compress::gather(kernels, {&candidates, 1}, trimmed, false, selected);
   indices = std::move(selected.indices);
   chosen = std::move(selected.values);
 }

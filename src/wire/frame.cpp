@@ -26,11 +26,6 @@ constexpr std::size_t kMaxFrameHeader = 5 + 5 + 1 + 5 + 5;
               std::move(hint));
 }
 
-std::byte codes_byte(ValueType type, IndexCoding coding) noexcept {
-  return static_cast<std::byte>(kFrameVersion << 6 | static_cast<unsigned>(type) << 3 |
-                                static_cast<unsigned>(coding));
-}
-
 /// Writes a frame whose parts are final: `values` all belong in it.
 FrameInfo write_frame(const FrameInput& input, const IndexPlan& plan,
                       std::span<const std::uint32_t> indices, std::span<const float> values,
@@ -42,11 +37,7 @@ FrameInfo write_frame(const FrameInput& input, const IndexPlan& plan,
                  .coding = plan.coding};
   info.value_bytes = value_bytes(input.value_type, values.size());
   info.index_bytes = plan.bytes;
-  const auto elements = static_cast<std::uint32_t>(input.elements);
-  const auto entries = static_cast<std::uint32_t>(values.size());
-  const std::uint64_t body = varint_size(input.tensor) + 1 + varint_size(elements) +
-                             (plan.coding == IndexCoding::dense ? 0 : varint_size(entries)) +
-                             info.value_bytes + info.index_bytes;
+  const std::uint64_t body = body_bytes(info);
   if (body > kMaxElements) {
     fail(ErrorCode::limit_exceeded, input, fmt::format("a frame of {} bytes is too long", body),
          "split the tensor or lower the ratio");
@@ -58,11 +49,7 @@ FrameInfo write_frame(const FrameInput& input, const IndexPlan& plan,
          "size the buffer with frame_bound");
   }
 
-  std::byte* p = put_varint(out.data(), static_cast<std::uint32_t>(body));
-  p = put_varint(p, input.tensor);
-  *p++ = codes_byte(input.value_type, plan.coding);
-  p = put_varint(p, elements);
-  if (plan.coding != IndexCoding::dense) p = put_varint(p, entries);
+  std::byte* const p = put_header(info, out.data());
   encode_values(input.value_type, values, p, decoded);
   encode_indices(plan, indices, input.elements, p + info.value_bytes);
   return info;
@@ -259,6 +246,24 @@ FrameInfo wire::encode_checked(const FrameInput& input, std::span<std::byte> out
 }
 
 namespace wire {
+
+std::uint64_t body_bytes(const FrameInfo& info) noexcept {
+  const auto size = [](std::uint64_t x) { return varint_size(static_cast<std::uint32_t>(x)); };
+  return varint_size(info.tensor) + 1 + size(info.elements) +
+         (info.coding == IndexCoding::dense ? 0 : size(info.entries)) + info.value_bytes +
+         info.index_bytes;
+}
+
+std::byte* put_header(const FrameInfo& info, std::byte* out) noexcept {
+  out = put_varint(out, static_cast<std::uint32_t>(body_bytes(info)));
+  out = put_varint(out, info.tensor);
+  *out++ = static_cast<std::byte>(kFrameVersion << 6 | static_cast<unsigned>(info.value_type) << 3 |
+                                  static_cast<unsigned>(info.coding));
+  out = put_varint(out, static_cast<std::uint32_t>(info.elements));
+  if (info.coding == IndexCoding::dense) return out;
+  return put_varint(out, static_cast<std::uint32_t>(info.entries));
+}
+
 namespace {
 
 /// Moves `in` past a minimal varint of at most 32 bits.

@@ -20,6 +20,11 @@ inline constexpr unsigned kFrameVersion = 1;
 FrameInfo encode_checked(const FrameInput& input, std::span<std::byte> out,
                          std::span<float> decoded);
 
+/// Bytes of a frame after its first field, for an info that has everything but `bytes`.
+std::uint64_t body_bytes(const FrameInfo& info) noexcept;
+/// Writes all that comes before the values; body_bytes() has to be below 2^32. Returns its end.
+std::byte* put_header(const FrameInfo& info, std::byte* out) noexcept;
+
 struct FrameView {
   FrameInfo info;
   std::span<const std::byte> values;

@@ -13,31 +13,37 @@ namespace {
 
 using Gaps = std::array<std::uint32_t, kBlock>;
 
-/// Gaps of one block; `next` is the smallest possible position and is moved past the block.
-void gaps_of(std::span<const std::uint32_t> block, std::uint32_t& next, Gaps& gaps) noexcept {
-  gaps[0] = block[0] - next;
-  for (std::size_t i = 1; i < block.size(); ++i) gaps[i] = block[i] - block[i - 1] - 1;
-  next = block.back() + 1;
-}
-
-/// The gaps of a block and what its parameter is chosen by.
-class BlockCost {
+/// A block's gaps and what its parameter is chosen by.
+class Block {
  public:
-  /// `sum` of the gaps, which callers know from the first and last position.
-  BlockCost(std::span<const std::uint32_t> gaps, std::uint64_t sum) noexcept
-      : gaps_(gaps), sum_(sum) {
-    for (const std::uint32_t gap : gaps) any_ |= gap;
+  /// `next` is the smallest possible position and is moved past the block.
+  Block(const RiceKernels& kernels, std::span<const std::uint32_t> positions,
+        std::uint32_t& next) noexcept
+      : kernels_(kernels), count_(positions.size()) {
+    sum_ = std::uint64_t{positions.back()} + 1 - next - count_;
+    if (count_ == kBlock) {
+      any_ = kernels.gaps(positions.data(), next, gaps_.data());
+    } else {
+      for (std::size_t i = 0; i < count_; ++i) {
+        gaps_[i] = positions[i] - (i == 0 ? next : positions[i - 1] + 1);
+        any_ |= gaps_[i];
+      }
+    }
+    next = positions.back() + 1;
   }
+
+  std::span<const std::uint32_t> gaps() const noexcept { return {gaps_.data(), count_}; }
+  /// All gaps or-ed: at least the largest one.
+  std::uint32_t any() const noexcept { return any_; }
 
   /// Bits at parameter b, b itself not included.
   std::uint32_t bits(unsigned b) const noexcept {
-    const auto count = static_cast<std::uint32_t>(gaps_.size());
-    std::uint32_t total = 0;
-    if (any_ >> b < kRiceEscape) {
-      for (const std::uint32_t gap : gaps_) total += gap >> b;
-      return total + count * (1 + b);
+    const auto count = static_cast<std::uint32_t>(count_);
+    if (any_ >> b < kRiceEscape && count == kBlock) {
+      return kernels_.quotients(gaps_.data(), b) + count * (1 + b);
     }
-    for (const std::uint32_t gap : gaps_) {
+    std::uint32_t total = 0;
+    for (const std::uint32_t gap : gaps()) {
       const std::uint32_t quotient = gap >> b;
       total += quotient < kRiceEscape ? quotient + 1 + b : kRiceEscape + 32;
     }
@@ -46,15 +52,23 @@ class BlockCost {
 
   /// The parameter of the mean gap, rounded down.
   unsigned start() const noexcept {
-    const std::uint64_t mean = sum_ / gaps_.size();
+    const std::uint64_t mean = sum_ / count_;
     return mean == 0 ? 0 : static_cast<unsigned>(std::bit_width(mean) - 1);
   }
 
  private:
-  std::span<const std::uint32_t> gaps_;
+  const RiceKernels& kernels_;
+  std::size_t count_;
   std::uint64_t sum_;
-  std::uint32_t any_ = 0;  // all gaps or-ed: at least the largest one
+  std::uint32_t any_ = 0;
+  Gaps gaps_;
 };
+
+std::span<const std::uint32_t> block_of(std::span<const std::uint32_t> indices,
+                                        std::size_t block) noexcept {
+  const std::size_t begin = block * kBlock;
+  return indices.subspan(begin, std::min(kBlock, indices.size() - begin));
+}
 
 struct RiceChoice {
   unsigned b;
@@ -64,7 +78,7 @@ struct RiceChoice {
 /// Descends from the parameter of the mean gap to the nearest minimum of the cost. Starting there
 /// is what index_bound relies on; without escapes the cost is convex in b, so the minimum is
 /// global.
-RiceChoice best_rice(const BlockCost& cost) noexcept {
+RiceChoice best_rice(const Block& cost) noexcept {
   const unsigned start = cost.start();
   RiceChoice best{start, cost.bits(start)};
   for (unsigned b = start; b-- > 0;) {
@@ -81,47 +95,6 @@ RiceChoice best_rice(const BlockCost& cost) noexcept {
   return best;
 }
 
-/// Appends to a buffer with room for eight bytes past what is written.
-class FastWriter {
- public:
-  explicit FastWriter(std::byte* out) noexcept : out_(out) {}
-  /// `width` at most 56.
-  void put(std::uint64_t value, unsigned width) noexcept {
-    window_ |= value << used_;
-    used_ += width;
-    store(out_, window_);
-    out_ += used_ >> 3;
-    window_ >>= used_ & ~7u;
-    used_ &= 7;
-  }
-  /// A writer that goes on from here and needs no room.
-  BitWriter careful() const noexcept {
-    BitWriter writer(out_);
-    writer.put(window_, used_);
-    return writer;
-  }
-
- private:
-  std::byte* out_;
-  std::uint64_t window_ = 0;
-  unsigned used_ = 0;
-};
-
-struct Code {
-  std::uint64_t bits;
-  unsigned width;
-};
-/// Of a gap that is not escaped.
-Code code_of(std::uint32_t gap, unsigned b) noexcept {
-  const unsigned quotient = gap >> b;
-  const std::uint64_t low = gap & ((std::uint32_t{1} << b) - 1);
-  return {((2 * low + 1) << quotient) - 1, quotient + 1 + b};
-}
-
-Code joined(const Code& first, const Code& second) noexcept {
-  return {first.bits | second.bits << first.width, first.width + second.width};
-}
-
 template <typename Writer>
 void put_gap(Writer& writer, std::uint32_t gap, unsigned b) noexcept {
   if (gap >> b >= kRiceEscape) {
@@ -134,30 +107,27 @@ void put_gap(Writer& writer, std::uint32_t gap, unsigned b) noexcept {
   writer.put(gap & ((std::uint32_t{1} << b) - 1), b);
 }
 
-void put_block(FastWriter& writer, std::span<const std::uint32_t, kBlock> gaps,
-               unsigned b) noexcept {
+template <typename Writer>
+void put_each(Writer& writer, const Block& block, unsigned b) noexcept {
   writer.put(b, kRiceParameterBits);
-  std::uint32_t any = 0;
-  for (const std::uint32_t gap : gaps) any |= gap;
-  // Four codes of at most 14 bits fit one append, or two of at most 28.
-  const std::uint64_t widest = std::uint64_t{any >> b} + 1 + b;
-  if (widest > 28) {
-    for (const std::uint32_t gap : gaps) put_gap(writer, gap, b);
+  for (const std::uint32_t gap : block.gaps()) put_gap(writer, gap, b);
+}
+
+/// A whole block.
+void put_block(FastWriter& to, const RiceKernels& kernels, const Block& block,
+               unsigned b) noexcept {
+  if (std::uint64_t{block.any() >> b} + 1 + b > kWidestJoined) {
+    put_each(to, block, b);
     return;
   }
-  if (widest <= 14) {
-    for (std::size_t i = 0; i < kBlock; i += 4) {
-      const Code first = joined(code_of(gaps[i], b), code_of(gaps[i + 1], b));
-      const Code second = joined(code_of(gaps[i + 2], b), code_of(gaps[i + 3], b));
-      const Code all = joined(first, second);
-      writer.put(all.bits, all.width);
-    }
-    return;
+  JoinedCodes codes;
+  const std::size_t words = kernels.join(block.gaps().data(), b, codes);
+  FastWriter writer = to;  // which the bytes it writes cannot point into
+  writer.put(b, kRiceParameterBits);
+  for (std::size_t i = 0; i < words; ++i) {
+    writer.put(codes.bits[i], static_cast<unsigned>(codes.widths[i]));
   }
-  for (std::size_t i = 0; i < kBlock; i += 2) {
-    const Code both = joined(code_of(gaps[i], b), code_of(gaps[i + 1], b));
-    writer.put(both.bits, both.width);
-  }
+  to = writer;
 }
 
 }  // namespace
@@ -165,16 +135,11 @@ void put_block(FastWriter& writer, std::span<const std::uint32_t, kBlock> gaps,
 RicePlan plan_rice(std::span<const std::uint32_t> indices) {
   RicePlan plan;
   plan.parameters.resize(blocks_of(indices.size()));
-  Gaps gaps;
   std::uint32_t next = 0;
-  for (std::size_t block = 0; block < plan.parameters.size(); ++block) {
-    const std::size_t begin = block * kBlock;
-    const std::size_t count = std::min(kBlock, indices.size() - begin);
-    const std::uint64_t before = next;
-    gaps_of(indices.subspan(begin, count), next, gaps);
-    const std::uint64_t sum = next - before - count;
-    const RiceChoice choice = best_rice(BlockCost({gaps.data(), count}, sum));
-    plan.parameters[block] = static_cast<std::uint8_t>(choice.b);
+  for (std::size_t at = 0; at < plan.parameters.size(); ++at) {
+    const Block block(scalar_rice_kernels(), block_of(indices, at), next);
+    const RiceChoice choice = best_rice(block);
+    plan.parameters[at] = static_cast<std::uint8_t>(choice.b);
     plan.bits += kRiceParameterBits + choice.bits;
   }
   return plan;
@@ -182,26 +147,41 @@ RicePlan plan_rice(std::span<const std::uint32_t> indices) {
 
 std::byte* encode_rice(const RicePlan& plan, std::span<const std::uint32_t> indices,
                        std::byte* out) noexcept {
-  Gaps gaps;
   std::uint32_t next = 0;
   // The fast writer needs room behind it: the last block but one has 261 bits at least.
   const std::size_t blocks = plan.parameters.size();
   const std::size_t fast_blocks = blocks > 2 ? blocks - 2 : 0;
   FastWriter fast(out);
-  for (std::size_t block = 0; block < fast_blocks; ++block) {
-    gaps_of(indices.subspan(block * kBlock, kBlock), next, gaps);
-    put_block(fast, gaps, plan.parameters[block]);
+  for (std::size_t at = 0; at < fast_blocks; ++at) {
+    const Block block(scalar_rice_kernels(), block_of(indices, at), next);
+    put_block(fast, scalar_rice_kernels(), block, plan.parameters[at]);
   }
   BitWriter writer = fast.careful();
-  for (std::size_t block = fast_blocks; block < blocks; ++block) {
-    const std::size_t begin = block * kBlock;
-    const std::size_t count = std::min(kBlock, indices.size() - begin);
-    gaps_of(indices.subspan(begin, count), next, gaps);
-    const unsigned b = plan.parameters[block];
-    writer.put(b, kRiceParameterBits);
-    for (std::size_t i = 0; i < count; ++i) put_gap(writer, gaps[i], b);
+  for (std::size_t at = fast_blocks; at < blocks; ++at) {
+    const Block block(scalar_rice_kernels(), block_of(indices, at), next);
+    put_each(writer, block, plan.parameters[at]);
   }
   return writer.finish();
+}
+
+void RiceEncoder::add(std::span<const std::uint32_t> positions) noexcept {
+  if (positions.empty() || !fits()) return;
+  const Block block(kernels_, positions, next_);
+  const RiceChoice choice = best_rice(block);
+  bits_ += kRiceParameterBits + choice.bits;
+  if (!fits()) return;
+  if (!careful_ && positions.size() == kBlock && bytes() + 8 <= room_) {
+    put_block(fast_, kernels_, block, choice.b);
+    return;
+  }
+  if (!careful_) careful_ = fast_.careful();
+  put_each(*careful_, block, choice.b);
+}
+
+void RiceEncoder::finish() noexcept {
+  if (!fits()) return;
+  if (!careful_) careful_ = fast_.careful();
+  careful_->finish();
 }
 
 std::uint64_t RiceReader::peek() const noexcept {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -73,31 +75,96 @@ CandidateList list_of(std::initializer_list<std::pair<std::uint32_t, float>> ent
 }
 
 TEST(Trim, TakesTheLargestAndBreaksTiesByIndex) {
-  std::vector<CandidateList> lists(3);
-  lists[0] = list_of({{0, 1.0f}, {3, -2.0f}, {4, 1.0f}});
-  lists[2] = list_of({{9, 1.0f}, {12, 3.0f}, {13, -1.0f}});
+  // Anew each time: ties that are not wanted leave the lists.
+  const auto draw = [] {
+    std::vector<CandidateList> lists(3);
+    lists[0] = list_of({{0, 1.0f}, {3, -2.0f}, {4, 1.0f}});
+    lists[2] = list_of({{9, 1.0f}, {12, 3.0f}, {13, -1.0f}});
+    return lists;
+  };
   const Kernels& kernels = active_kernels();
   TrimScratch scratch;
   SelectedEntries out;
+  const auto select = [&](std::size_t k, std::uint32_t sure, bool with_velocities) {
+    std::vector<CandidateList> lists = draw();
+    const Trimmed trimmed = trim(kernels, lists, k, sure, scratch);
+    if (!trimmed.too_sure) gather(kernels, lists, trimmed, with_velocities, out);
+    return trimmed;
+  };
   for (const float sure : {2.5f, 2.0f, 1.5f, 100.0f}) {
-    const Trimmed trimmed = trim(kernels, lists, 4, magnitude_bits(sure), true, scratch, out);
+    const Trimmed trimmed = select(4, magnitude_bits(sure), true);
     EXPECT_EQ(out.indices, (std::vector<std::uint32_t>{0, 3, 4, 12})) << sure;
     EXPECT_EQ(out.values, (std::vector<float>{1.0f, -2.0f, 1.0f, 3.0f})) << sure;
     EXPECT_EQ(out.velocities, (std::vector<float>{-1.0f, 2.0f, -1.0f, -3.0f})) << sure;
     EXPECT_EQ(trimmed.found, 6u);
+    EXPECT_EQ(trimmed.selected, 4u);
     EXPECT_EQ(trimmed.smallest, magnitude_bits(1.0f));
     EXPECT_FALSE(trimmed.too_sure);
+    // What was not sure is left to be taken out of u and v.
+    std::vector<std::uint32_t> rest;
+    for (const std::uint32_t index : out.indices) {
+      const float value = index == 3 ? 2.0f : index == 12 ? 3.0f : 1.0f;
+      if (value < sure) rest.push_back(index);
+    }
+    const std::uint32_t* const left = scratch.doubtful.entries().indices;
+    EXPECT_EQ(std::vector<std::uint32_t>(left, left + scratch.doubtful.size()), rest) << sure;
   }
-  EXPECT_TRUE(trim(kernels, lists, 4, magnitude_bits(1.0f), true, scratch, out).too_sure);
-  EXPECT_TRUE(trim(kernels, lists, 2, magnitude_bits(2.0f), true, scratch, out).too_sure);
-  EXPECT_EQ(trim(kernels, lists, 2, kNoCandidates, false, scratch, out).smallest,
-            magnitude_bits(2.0f));
+  EXPECT_TRUE(select(4, magnitude_bits(1.0f), true).too_sure);
+  EXPECT_TRUE(select(2, magnitude_bits(2.0f), true).too_sure);
+  EXPECT_EQ(select(2, kNoCandidates, false).smallest, magnitude_bits(2.0f));
   EXPECT_EQ(out.indices, (std::vector<std::uint32_t>{3, 12}));
   EXPECT_TRUE(out.velocities.empty());
-  trim(kernels, lists, 100, kNoCandidates, true, scratch, out);
+  select(100, kNoCandidates, true);
   EXPECT_EQ(out.indices.size(), 6u);
-  trim(kernels, {}, 3, kNoCandidates, true, scratch, out);
+  gather(kernels, {}, trim(kernels, {}, 3, kNoCandidates, scratch), true, out);
   EXPECT_TRUE(out.indices.empty());
+}
+
+TEST(Trim, EqualsSortingForManyCandidates) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> sample;
+  const Kernels& kernels = active_kernels();
+  TrimScratch scratch;
+  SelectedEntries out;
+  // Steps between values: with large ones most are alike.
+  for (const float step : {0.0f, 0.01f, 0.5f}) {
+    std::vector<float> values(20000);
+    for (float& value : values) {
+      value = sample(random);
+      if (step > 0.0f) value = std::round(value / step) * step;
+      if (value == 0.0f) value = step + 0.125f;
+    }
+    std::vector<std::uint32_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return std::fabs(values[a]) > std::fabs(values[b]);
+    });
+    for (const std::size_t k : {1u, 777u, 5000u, 19999u}) {
+      for (const float sure : {1.0f, 1.5f, 100.0f}) {
+        std::vector<CandidateList> lists(5);
+        for (std::uint32_t i = 0; i < values.size(); ++i) {
+          CandidateList& list = lists[i / 4000];
+          const EntryArrays room = list.room_for(1);
+          *room.indices = i;
+          *room.values = values[i];
+          *room.velocities = -values[i];
+          list.added(1);
+        }
+        const Trimmed trimmed = trim(kernels, lists, k, magnitude_bits(sure), scratch);
+        EXPECT_EQ(trimmed.too_sure, std::fabs(values[order[k - 1]]) >= sure);
+        if (trimmed.too_sure) continue;
+        gather(kernels, lists, trimmed, true, out);
+        std::vector<std::uint32_t> expected(order.begin(),
+                                            order.begin() + static_cast<std::ptrdiff_t>(k));
+        std::sort(expected.begin(), expected.end());
+        ASSERT_EQ(out.indices, expected) << step << " " << k << " " << sure;
+        for (std::size_t i = 0; i < k; ++i) {
+          ASSERT_EQ(out.values[i], values[expected[i]]);
+          ASSERT_EQ(out.velocities[i], -values[expected[i]]);
+        }
+      }
+    }
+  }
 }
 
 // A carried threshold has to settle: few candidates more than k, no second passes.

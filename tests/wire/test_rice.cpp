@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
+#include <utility>
 
+#include "dgc/target.h"
 #include "wire/values.h"
 
 namespace dgc::wire {
@@ -114,6 +117,51 @@ TEST(Rice, WritesAndReadsTheBitsOfTheFormatForAnyGaps) {
         out.push_back(std::byte{0});
         read(out, count, indices.back() + 1u, result);
         EXPECT_EQ(result, ErrorCode::trailing_bytes);
+      }
+    }
+  }
+}
+
+/// A copy of each table that this machine can run, with its name.
+std::vector<std::pair<std::string, const RiceKernels*>> tables() {
+  std::vector<std::pair<std::string, const RiceKernels*>> all;
+  for (const Target& target : targets()) {
+    if (target.supported) all.emplace_back(target.name, &rice_kernels(target.name));
+  }
+  return all;
+}
+
+// Block by block, by every instruction set: the same bits, and none where the room ends.
+TEST(Rice, EncodesBlockByBlockWhatAPlanGives) {
+  std::mt19937 random(4);
+  for (const std::size_t count : {1, 255, 256, 257, 512, 513, 1024, 5000}) {
+    for (const double mean : {0.0, 0.7, 3.0, 15.0, 60.0, 1000.0, 20000.0, 200000.0}) {
+      for (const std::uint32_t rare : {0u, 300u, 3u}) {
+        if (rare == 3 && count > 1024) continue;  // would not fit 32 bits
+        const std::vector<std::uint32_t> indices = draw(count, mean, rare, random);
+        const RicePlan plan = plan_rice(indices);
+        std::vector<std::byte> expected(plan.bytes());
+        encode_rice(plan, indices, expected.data());
+        for (const auto& [name, kernels] : tables()) {
+          SCOPED_TRACE(name + " " + std::to_string(count) + " " + std::to_string(mean) + " " +
+                       std::to_string(rare));
+          for (const std::size_t less : {0, 1, 40}) {
+            const std::size_t room = plan.bytes() - std::min(less, plan.bytes());
+            std::vector<std::byte> out(room + 16, std::byte{0xA5});
+            RiceEncoder encoder(*kernels, std::span(out).first(room));
+            for (std::size_t begin = 0; begin < count; begin += kBlock) {
+              encoder.add(std::span(indices).subspan(begin, std::min(kBlock, count - begin)));
+            }
+            encoder.finish();
+            EXPECT_EQ(encoder.fits(), less == 0);
+            EXPECT_TRUE(std::all_of(out.end() - 16, out.end(),
+                                    [](std::byte byte) { return byte == std::byte{0xA5}; }));
+            if (less > 0) continue;
+            ASSERT_EQ(encoder.bytes(), expected.size());
+            out.resize(room);
+            ASSERT_EQ(out, expected);
+          }
+        }
       }
     }
   }

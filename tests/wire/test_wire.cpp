@@ -298,6 +298,36 @@ TEST(Wire, WriterRefusesFramesOutOfOrder) {
             ErrorCode::ok);
 }
 
+// Frames that are encoded where they will lie, the second of them too far up.
+TEST(Wire, WriterSettlesFramesThatAreInItsBuffer) {
+  std::vector<float> values(100, 1.5f);
+  std::vector<float> decoded(values.size());
+  std::vector<std::uint32_t> indices(values.size());
+  std::iota(indices.begin(), indices.end(), 7u);
+  FrameInput input{.tensor = 4, .elements = 5000, .indices = indices, .values = values};
+  const std::size_t bound =
+      frame_bound(input.elements, indices.size(), input.value_type, input.coding);
+  std::vector<std::byte> expected(kMessageOverhead + 2 * bound);
+  MessageWriter plain(expected, {.step = 3});
+  std::vector<std::byte> out(kMessageOverhead + 2 * bound);
+  MessageWriter writer(out, {.step = 3});
+  const std::span<std::byte> room = writer.room();
+  ASSERT_EQ(room.size(), 2 * bound);
+  const FrameInfo first = encode_frame(input, room.first(bound), decoded);
+  plain.add(input, decoded);
+  input.tensor = 6;
+  std::fill(values.begin(), values.end(), -2.0f);
+  const FrameInfo second = encode_frame(input, room.subspan(bound), decoded);
+  plain.add(input, decoded);
+  writer.settle(4, room.first(first.bytes));
+  writer.settle(5, {});
+  EXPECT_EQ(code_of([&] { writer.settle(4, room.first(first.bytes)); }), ErrorCode::frame_order);
+  writer.settle(6, room.subspan(bound, second.bytes));
+  out.resize(writer.finish());
+  expected.resize(plain.finish());
+  EXPECT_EQ(out, expected);
+}
+
 TEST(Names, ParseWhatTheyPrint) {
   for (const ValueType type : kTypes) EXPECT_EQ(parse_value_type(name_of(type)), type);
   for (const IndexCoding coding : kCodings) EXPECT_EQ(parse_index_coding(name_of(coding)), coding);
