@@ -234,6 +234,21 @@ void MessageWriter::append(std::uint32_t tensor, std::span<const std::byte> fram
   ++frames_;
 }
 
+std::span<std::byte> MessageWriter::room() const noexcept {
+  return out_.subspan(size_, out_.size() - size_ - kTrailerBytes);
+}
+
+void MessageWriter::settle(std::uint32_t tensor, std::span<const std::byte> frame) {
+  if (frame.empty()) return;
+  check_order(tensor);
+  if (frame.data() != out_.data() + size_) {
+    std::memmove(out_.data() + size_, frame.data(), frame.size());
+  }
+  size_ += frame.size();
+  last_tensor_ = tensor;
+  ++frames_;
+}
+
 std::size_t MessageWriter::finish() {
   std::byte* p = out_.data();
   store(p + 12, frames_);
