@@ -13,7 +13,7 @@ bool meets_at_agent(const std::string& engine) {
 std::string security_note(const Group& group) {
   if (!is_open_to_strangers(group)) return "";
   return "no secret is set: anybody in this network can disturb the run. "
-         "Set DGC_SECRET for all of them (docs/multi-node.md)";
+         "Set DGC_SECRET for all workers (docs/multi-node.md)";
 }
 
 }  // namespace dgc::process
