@@ -133,11 +133,12 @@ void put_block(FastWriter& to, const RiceKernels& kernels, const Block& block,
 }  // namespace
 
 RicePlan plan_rice(std::span<const std::uint32_t> indices) {
+  const RiceKernels& kernels = rice_kernels();
   RicePlan plan;
   plan.parameters.resize(blocks_of(indices.size()));
   std::uint32_t next = 0;
   for (std::size_t at = 0; at < plan.parameters.size(); ++at) {
-    const Block block(scalar_rice_kernels(), block_of(indices, at), next);
+    const Block block(kernels, block_of(indices, at), next);
     const RiceChoice choice = best_rice(block);
     plan.parameters[at] = static_cast<std::uint8_t>(choice.b);
     plan.bits += kRiceParameterBits + choice.bits;
@@ -147,18 +148,19 @@ RicePlan plan_rice(std::span<const std::uint32_t> indices) {
 
 std::byte* encode_rice(const RicePlan& plan, std::span<const std::uint32_t> indices,
                        std::byte* out) noexcept {
+  const RiceKernels& kernels = rice_kernels();
   std::uint32_t next = 0;
   // The fast writer needs room behind it: the last block but one has 261 bits at least.
   const std::size_t blocks = plan.parameters.size();
   const std::size_t fast_blocks = blocks > 2 ? blocks - 2 : 0;
   FastWriter fast(out);
   for (std::size_t at = 0; at < fast_blocks; ++at) {
-    const Block block(scalar_rice_kernels(), block_of(indices, at), next);
-    put_block(fast, scalar_rice_kernels(), block, plan.parameters[at]);
+    const Block block(kernels, block_of(indices, at), next);
+    put_block(fast, kernels, block, plan.parameters[at]);
   }
   BitWriter writer = fast.careful();
   for (std::size_t at = fast_blocks; at < blocks; ++at) {
-    const Block block(scalar_rice_kernels(), block_of(indices, at), next);
+    const Block block(kernels, block_of(indices, at), next);
     put_each(writer, block, plan.parameters[at]);
   }
   return writer.finish();

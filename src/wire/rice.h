@@ -42,7 +42,9 @@ struct RiceKernels {
   std::size_t (*join)(const std::uint32_t* gaps, unsigned b, JoinedCodes& out) noexcept;
 };
 inline constexpr unsigned kWidestJoined = 28;
-/// The table for a target (dgc/target.h); the portable one where it has none of its own.
+/// The table for the target in use; see active_target() in dgc/target.h.
+const RiceKernels& rice_kernels() noexcept;
+/// The table for a target; the portable one where it has none of its own.
 const RiceKernels& rice_kernels(std::string_view target) noexcept;
 const RiceKernels& scalar_rice_kernels() noexcept;
 

@@ -7,6 +7,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "wire/rice.h"
 
@@ -187,18 +188,38 @@ const RiceKernels& scalar_rice_kernels() noexcept {
   return kTable;
 }
 
-const RiceKernels& rice_kernels([[maybe_unused]] std::string_view target) noexcept {
+namespace {
+
+struct Entry {
+  std::string_view name;
+  std::int64_t target;
+  const RiceKernels* (*table)() noexcept;
+};
+// HWY_CHOOSE_X is null where X is not compiled. Best first.
+const std::array kEntries = {
 #if HWY_ARCH_X86
-  // HWY_CHOOSE_X is null where X is not compiled.
-  struct Entry {
-    std::string_view name;
-    const RiceKernels* (*table)() noexcept;
-  };
-  const Entry entries[] = {{"avx512", HWY_CHOOSE_AVX3(Table)}, {"avx2", HWY_CHOOSE_AVX2(Table)}};
-  for (const Entry& entry : entries) {
+    Entry{"avx512", HWY_AVX3, HWY_CHOOSE_AVX3(Table)},
+    Entry{"avx2", HWY_AVX2, HWY_CHOOSE_AVX2(Table)},
+#endif
+    Entry{"scalar", 0, nullptr}};
+
+}  // namespace
+
+const RiceKernels& rice_kernels(std::string_view target) noexcept {
+  for (const Entry& entry : kEntries) {
     if (entry.name == target && entry.table != nullptr) return *entry.table();
   }
-#endif
+  return scalar_rice_kernels();
+}
+
+const RiceKernels& rice_kernels() noexcept {
+  // Asking the processor takes microseconds on virtual machines.
+  static const std::int64_t supported = hwy::SupportedTargets();
+  const char* const wanted = std::getenv("DGC_TARGET");
+  for (const Entry& entry : kEntries) {
+    if ((supported & entry.target) == 0 || entry.table == nullptr) continue;
+    if (wanted == nullptr || entry.name == wanted) return *entry.table();
+  }
   return scalar_rice_kernels();
 }
 
