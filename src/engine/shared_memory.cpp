@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -27,12 +28,7 @@ namespace {
 /// passes in one piece; those of a large group let large messages pass in several.
 constexpr std::size_t kRoomOfAll = std::size_t{64} << 20;
 constexpr std::size_t kLargestRing = std::size_t{1} << 20;
-constexpr std::size_t kSmallestRing = std::size_t{16} << 10;
-
-std::size_t ring_bytes(int size) {
-  const auto pairs = static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
-  return std::clamp(kRoomOfAll / pairs, kSmallestRing, kLargestRing) / 64 * 64;
-}
+constexpr std::size_t kSmallestRing = std::size_t{4} << 10;
 
 /// Differs between machines, and between two starts of one.
 std::string this_boot() {
@@ -48,6 +44,29 @@ std::string this_boot() {
 
 std::string reason() { return std::generic_category().message(errno); }
 
+std::size_t pairs_of(int size) {
+  return static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+}
+
+/// Head, seats and boxes: what is there beside the rings.
+std::size_t frame_bytes(int size) {
+  return sizeof(Seat) * (static_cast<std::size_t>(size) + 1) + sizeof(Box) * pairs_of(size);
+}
+
+/// Limits of file sizes hold for this memory too; whoever exceeds them gets a signal.
+std::size_t ring_bytes(int size) {
+  rlimit limit{};
+  const bool limited =
+      ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < frame_bytes(size) + kRoomOfAll;
+  const std::size_t room =
+      !limited ? kRoomOfAll : limit.rlim_cur - std::min(limit.rlim_cur, frame_bytes(size));
+  const std::size_t ring = std::min(room / pairs_of(size), kLargestRing) / 64 * 64;
+  if (ring >= kSmallestRing) return ring;
+  if (!limited) return kSmallestRing;
+  refuse(ErrorCode::io, fmt::format("files may have {} bytes only, it needs more", limit.rlim_cur),
+         "raise the limit (ulimit -f), or use the engine gloo");
+}
+
 constexpr const char* kUseGloo = "ranks that do not share a machine need the engine gloo";
 
 }  // namespace
@@ -57,11 +76,12 @@ struct SharedMemory::Head {
   static constexpr std::uint64_t kMagic = 0x3130'6d68'7363'6764;  // "dgcshm01"
   std::uint64_t magic;
   std::uint64_t size;
+  std::uint64_t ring;   // bytes of each
   std::uint64_t token;  // random: memory of an earlier group is not taken for this one
   Word failed;          // 0, or the first rank that gave up, plus 1
 };
 
-SharedMemory::SharedMemory(int size) : size_(size) {
+SharedMemory::SharedMemory(int size) : size_(size), ring_(ring_bytes(size)) {
   file_ = ::memfd_create("dgc", MFD_CLOEXEC);
   if (file_ < 0) refuse(ErrorCode::io, "cannot be made: " + reason(), "use the engine gloo");
   try {
@@ -75,6 +95,7 @@ SharedMemory::SharedMemory(int size) : size_(size) {
   // Everything else is right as zeros, which is what new memory has.
   new (memory_) Head{.magic = Head::kMagic,
                      .size = static_cast<std::uint64_t>(size),
+                     .ring = ring_,
                      .token = (std::uint64_t{random()} << 32) | random(),
                      .failed = 0};
 }
@@ -99,16 +120,17 @@ SharedMemory::SharedMemory(const std::string& address, int rank, int size) : siz
   try {
     struct stat status {};
     // The descriptor may be something else by now: look before anything is changed.
-    std::uint64_t head[3] = {};
+    std::uint64_t head[4] = {};
     if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode) ||
         ::pread(file_, head, sizeof head, 0) != static_cast<ssize_t>(sizeof head) ||
-        head[0] != Head::kMagic || head[2] != token) {
+        head[0] != Head::kMagic || head[3] != token) {
       lost("it is gone");
     }
     if (head[1] != static_cast<std::uint64_t>(size)) {
       refuse(ErrorCode::invalid_argument, fmt::format("is for {} ranks, not for {}", head[1], size),
              "start all ranks with the same WORLD_SIZE");
     }
+    ring_ = head[2];
     map();
     lock(rank);
   } catch (...) {
@@ -120,8 +142,7 @@ SharedMemory::SharedMemory(const std::string& address, int rank, int size) : siz
 SharedMemory::~SharedMemory() { close(); }
 
 void SharedMemory::map() {
-  const auto ranks = static_cast<std::size_t>(size_);
-  bytes_ = sizeof(Seat) * (ranks + 1) + ranks * ranks * (sizeof(Box) + ring_bytes(size_));
+  bytes_ = frame_bytes(size_) + pairs_of(size_) * ring_;
   static_assert(sizeof(Head) <= sizeof(Seat));
   if (::ftruncate(file_, static_cast<off_t>(bytes_)) == 0) {
     void* const at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
@@ -181,19 +202,16 @@ Box& SharedMemory::box(int from, int to) const {
 }
 
 std::byte* SharedMemory::ring(int from, int to) const {
-  const auto ranks = static_cast<std::size_t>(size_);
-  std::byte* const rings = memory_ + bytes_ - ranks * ranks * ring_bytes(size_);
-  return rings + ring_bytes(size_) * pair(from, to);
+  return memory_ + frame_bytes(size_) + ring_ * pair(from, to);
 }
 
 std::size_t SharedMemory::put(int from, int to, std::span<const std::byte> bytes) const {
   Box& box = this->box(from, to);
-  const std::size_t room = ring_bytes(size_);
   const std::uint64_t at = box.written.load();
-  const std::size_t count = std::min<std::size_t>(bytes.size(), room - (at - box.taken.load()));
+  const std::size_t count = std::min<std::size_t>(bytes.size(), ring_ - (at - box.taken.load()));
   if (count == 0) return 0;
-  const std::size_t first = std::min<std::size_t>(count, room - at % room);
-  std::memcpy(ring(from, to) + at % room, bytes.data(), first);
+  const std::size_t first = std::min<std::size_t>(count, ring_ - at % ring_);
+  std::memcpy(ring(from, to) + at % ring_, bytes.data(), first);
   std::memcpy(ring(from, to), bytes.data() + first, count - first);
   box.written.store(at + count);
   return count;
@@ -201,12 +219,11 @@ std::size_t SharedMemory::put(int from, int to, std::span<const std::byte> bytes
 
 std::size_t SharedMemory::take(int from, int to, std::span<std::byte> bytes) const {
   Box& box = this->box(from, to);
-  const std::size_t room = ring_bytes(size_);
   const std::uint64_t at = box.taken.load();
   const std::size_t count = std::min<std::size_t>(bytes.size(), box.written.load() - at);
   if (count == 0) return 0;
-  const std::size_t first = std::min<std::size_t>(count, room - at % room);
-  std::memcpy(bytes.data(), ring(from, to) + at % room, first);
+  const std::size_t first = std::min<std::size_t>(count, ring_ - at % ring_);
+  std::memcpy(bytes.data(), ring(from, to) + at % ring_, first);
   std::memcpy(bytes.data() + first, ring(from, to), count - first);
   box.taken.store(at + count);
   return count;
@@ -214,7 +231,7 @@ std::size_t SharedMemory::take(int from, int to, std::span<std::byte> bytes) con
 
 bool SharedMemory::is_full(int from, int to) const {
   const Box& box = this->box(from, to);
-  return box.written.load() - box.taken.load() == ring_bytes(size_);
+  return box.written.load() - box.taken.load() == ring_;
 }
 
 int SharedMemory::failed() const {

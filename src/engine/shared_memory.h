@@ -81,6 +81,7 @@ class SharedMemory {
   std::size_t pair(int from, int to) const;
 
   int size_;
+  std::size_t ring_ = 0;  // bytes of each
   int file_ = -1;
   std::size_t bytes_ = 0;
   std::byte* memory_ = nullptr;

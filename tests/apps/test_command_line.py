@@ -276,13 +276,18 @@ class CommandLine(unittest.TestCase):
         self.assertEqual([r["workers"] for r in results], [1, 2])
         for r in results:
             self.assertEqual((r["model"], r["parameters"], r["overlap"]), ("cnn", 224714, "on"))
-            for key in ("plain_ms", "dgc_ms", "plain_cpu_ms", "dgc_cpu_ms", "compress_ms", "encode_ms", "apply_ms", "message_ratio", "compress_share"):
+            for key in ("plain_ms", "dense_ms", "dgc_ms", "plain_cpu_ms", "dgc_cpu_ms", "compress_ms", "encode_ms", "apply_ms", "message_ratio", "compress_share"):
                 self.assertGreater(r[key], 0.0, key)
-            for key in ("extra_ms", "extra_share", "extra_cpu_share", "exchange_ms", "waiting_ms"):
+            for key in ("dense_extra_share", "extra_ms", "extra_share", "extra_cpu_share", "exchange_ms", "waiting_ms"):
                 self.assertIn(key, r)
         text = self.succeeds(*common, "--workers", "2", "--cores", "2", "--no-overlap", "--values", "int8", "--ratio", "0.01")
         self.assertIn("message ratio", text)
         self.assertIn("overlap off", text)
+        (r,) = json.loads(self.succeeds(*common, "--workers", "3", "--launch", "processes", "--block", "2", "--json"))
+        self.assertEqual((r["workers"], r["launch"], r["block"], r["parameters"]), (3, "processes", 2, 224714))
+        for key in ("plain_ms", "dense_ms", "dgc_ms", "plain_cpu_ms", "dense_cpu_ms", "dgc_cpu_ms"):
+            self.assertGreater(r[key], 0.0, key)
+        self.fails(1, *common, "--launch", "processes", says="it is one number")
         self.fails(2, *common, "--model", "vgg", says="resnet50,cnn,lstm")
         self.fails(2, *common, "--image", "8", says="--image")
         self.fails(1, *common, "--values", "fp8", says="fp32, fp16, bf16, int8, sign")

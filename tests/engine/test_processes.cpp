@@ -135,7 +135,11 @@ TEST_P(Processes, TheFirstCauseReachesEverybodyAndStays) {
   constexpr int kSize = 4;
   Ranks ranks(kSize, [&](int rank) {
     const auto group = join(GetParam(), folder.path(), rank, kSize, 20s);
-    barrier(*group);
+    try {
+      barrier(*group);
+    } catch (const Error&) {
+      if (rank == 2) throw;  // it may give up before the others have left this barrier
+    }
     if (rank == 2) {
       group->fail(Error(ErrorCode::nonfinite_gradient, "compress", "'conv1'", "nan at step 7"));
       return;

@@ -2,6 +2,7 @@
 // left behind. The rest is in test_processes.cpp.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -114,6 +115,25 @@ TEST(SharedMemory, AddressesOfOtherMachinesAndOfThePastAreRefused) {
   EXPECT_EQ(fs::file_size(folder.path() / "file"), 5000u);
   ::close(number);
   if (file != number) ::close(file);
+}
+
+TEST(SharedMemory, LimitsOfFileSizesAreKept) {
+  const TemporaryFolder folder, other;
+  const auto limited = [](const fs::path& place, rlim_t bytes, int rank) {
+    const rlimit limit{bytes, bytes};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto group = join(place, rank, 2, 20s);
+    const std::vector<std::byte> mine(300'000);
+    all_gather(*group, mine);
+  };
+  Ranks ranks(3, [&](int rank) {
+    // The last is alone: so little is not enough.
+    if (rank < 2) return limited(folder.path(), 100'000, rank);
+    const ErrorCode code = code_of([&] { limited(other.path(), 10'000, 0); });
+    if (code != ErrorCode::io) throw std::runtime_error("not refused");
+  });
+  const auto deadline = Clock::now() + 40s;
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank, deadline), "");
 }
 
 TEST(SharedMemory, ARankWhoseProcessEndsIsNotAlive) {
