@@ -60,8 +60,14 @@ std::chrono::milliseconds timeout_of(const Options& options) {
   return std::chrono::milliseconds(std::llround(options.timeout * 1e3));
 }
 
+std::unique_ptr<Group> over_link(std::unique_ptr<Group> group, const Options& options) {
+  if (options.link.empty()) return group;
+  return make_emulated_link(std::move(group), parse_link("--link", options.link));
+}
+
 nlohmann::json run_threads(const Options& options) {
   auto groups = make_local_groups(options.workers, timeout_of(options));
+  for (auto& group : groups) group = over_link(std::move(group), options);
   std::vector<std::optional<Error>> errors(groups.size());
   nlohmann::json results;
   {
@@ -99,6 +105,7 @@ void run_processes(const Options& options) {
   add("--values", options.values);
   add("--steps", options.steps);
   add("--timeout", options.timeout);
+  if (!options.link.empty()) add("--link", options.link);
   if (options.no_verify) words.emplace_back("--no-verify");
   if (options.as_json) words.emplace_back("--json");
   if (options.quiet) words.emplace_back("--quiet");
@@ -142,6 +149,7 @@ void print(const nlohmann::json& results, const Options& options) {
 
 void run(const Options& options) {
   settings_of(options);  // wrong values are reported here and not by every worker
+  if (!options.link.empty()) parse_link("--link", options.link);
   const std::vector<std::string> built = engines();
   const bool has_gloo = std::find(built.begin(), built.end(), "gloo") != built.end();
   const std::string started_for = engine_from_environment();
@@ -157,7 +165,7 @@ void run(const Options& options) {
   const bool joins =
       engine == "mpi" || (engine == "gloo" && variable("RANK") && variable("WORLD_SIZE"));
   if (joins) {
-    const auto group = process::join_group(engine, timeout_of(options));
+    const auto group = over_link(process::join_group(engine, timeout_of(options)), options);
     const nlohmann::json results = work(*group, options);
     if (group->rank() == 0) print(results, options);
     return;
@@ -183,6 +191,7 @@ void add_bench_exchange(CLI::App& bench) {
       "prints.\n\n"
       "Example:\n  dgc bench exchange --workers 8 --algorithm allgather,owner\n"
       "  dgc bench exchange --engine local --workers 32 --elements 2000000 --json\n"
+      "  dgc bench exchange --link 100Mbps,25ms             what would my network do?\n"
       "  mpirun -n 4 dgc bench exchange --engine mpi");
   auto o = std::make_shared<Options>();
   command
@@ -206,6 +215,8 @@ void add_bench_exchange(CLI::App& bench) {
   add_steps(command, o->steps, "Steps to measure of each algorithm");
   add_ranged(command, "--timeout", o->timeout, "Seconds that a worker waits for another", 0.001,
              1e6);
+  command->add_option("--link", o->link,
+                      "Emulate a link in front of each worker, such as 100Mbps,25ms");
   command->add_flag("--no-verify", o->no_verify,
                     "Skip the comparison with a plain sum and of the workers' parameters");
   add_output(command, o->as_json, o->quiet);

@@ -29,6 +29,7 @@ struct Options {
   std::string values = "fp16";
   int steps = 10;
   double timeout = 60.0;  ///< seconds
+  std::string link;       ///< to emulate, as parse_link has it; empty: none
   bool no_verify = false;
   bool as_json = false;
   bool quiet = false;

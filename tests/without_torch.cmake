@@ -3,6 +3,7 @@ set(with_threads
   base/test_parallel.cpp
   base/test_patient_writer.cpp
   compress/test_compressor.cpp
+  engine/test_emulated_link.cpp
   engine/test_group.cpp
   exchange/test_exchange.cpp
   exchange/test_owner.cpp

@@ -7,6 +7,7 @@
 #include "dgc/error.h"
 #include "dgc/exchange.h"
 #include "dgc/group.h"
+#include "dgc/link.h"
 #include "dgc/schedule.h"
 #include "dgc/state.h"
 #include "dgc/target.h"

@@ -12,7 +12,7 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/quantity.h"
+#include "base/quantity.h"
 
 namespace dgc::plan {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "base/nearest.h"
 #include "dgc/error.h"
+#include "dgc/link.h"
 #include "train/lr_schedule.h"
 
 namespace dgc::train {
@@ -26,7 +27,7 @@ constexpr const char* kCommon = R"({
   "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "values": "fp16", "dense-values": "fp32",
   "algorithm": "auto", "momentum-correction": true, "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
-  "timeout": 60, "log-every": 10, "checkpoint-every": 500, "keep": 2
+  "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2
 })";
 
 // CIFAR-10 as in the paper: 164 epochs, total batch 128 on 4 workers, rate / 10 at half and three
@@ -185,6 +186,7 @@ void check_together(const Settings& s, const json& given) {
   if (s.image_size > 0 && !any_size) refuse("image-size", "these images have one size already");
   if (s.convolutions > 3) refuse("convolutions", fmt::format("{} is not 2 or 3", s.convolutions));
   LrSchedule::parse(s.lr_schedule);
+  if (!s.emulate_link.empty()) parse_link("--emulate-link", s.emulate_link);
   modes_of(s);
 }
 

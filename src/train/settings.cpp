@@ -137,6 +137,8 @@ std::vector<Field> make_fields() {
        {},
        1,
        1e6},
+      {"emulate-link", &S::emulate_link, "Running",
+       "emulate a link in front of each worker, such as 100Mbps,25ms (workers of one machine)"},
       {"log-every", &S::log_every, "Running", "steps between two lines of metrics.jsonl", {}, 1},
       {"checkpoint-every", &S::checkpoint_every, "Running",
        "steps between checkpoints; 0: only after each epoch"},

@@ -9,7 +9,7 @@
 #include "plan/chart.h"
 #include "plan/cost.h"
 #include "plan/costs_file.h"
-#include "plan/quantity.h"
+#include "base/quantity.h"
 #include "support/scratch.h"
 
 namespace dgc::plan {

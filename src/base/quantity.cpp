@@ -1,4 +1,4 @@
-#include "plan/quantity.h"
+#include "base/quantity.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 #include "base/nearest.h"
 #include "dgc/error.h"
 
-namespace dgc::plan {
+namespace dgc {
 namespace {
 
 struct Unit {
@@ -29,7 +29,7 @@ constexpr Unit kDurations[] = {{"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"µs", 1
 
 [[noreturn]] void refuse(std::string_view option, std::string_view text, const std::string& problem,
                          const std::string& hint) {
-  throw Error(ErrorCode::invalid_argument, "plan", fmt::format("{} '{}'", option, text), problem,
+  throw Error(ErrorCode::invalid_argument, "options", fmt::format("{} '{}'", option, text), problem,
               hint);
 }
 
@@ -90,4 +90,4 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.3g} s", seconds);
 }
 
-}  // namespace dgc::plan
+}  // namespace dgc
