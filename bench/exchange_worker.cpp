@@ -13,13 +13,17 @@
 #include "dgc/collectives.h"
 #include "dgc/exchange.h"
 #include "engine/native.h"
-#include "exchange/layout.h"
+#include "exchange/choose.h"
 #include "process/terminal.h"
 
 namespace dgc::bench::exchange_bench {
 namespace {
 
 constexpr int kWarmup = 2;
+/// Algorithms take turns, so that what disturbs the machine disturbs all of them alike. A turn is
+/// one step that is not measured, because it finds the room that another algorithm's messages had,
+/// and so many that are.
+constexpr int kTurn = 2;
 constexpr std::uint64_t kVerifiedElements = 200'000;
 constexpr int kVerifiedSteps = 3;
 constexpr float kAlpha = -0.1f;
@@ -83,10 +87,11 @@ struct Parameters {
 class Trainer {
  public:
   Trainer(Group& group, const Options& options, const Topology& topology, Algorithm algorithm,
-          std::uint64_t elements, int check_every)
-      : layers_(layers_of(elements)),
+          const std::vector<Layer>& layers, int check_every)
+      : algorithm_(algorithm),
+        workers_(group.size()),
+        layers_(layers),
         model_(specs_of(layers_)),
-        gradients_(layers_, group.rank()),
         parameters_(model_),
         state_(algorithm == Algorithm::hierarchical
                    ? State(share_of(model_, topology), static_cast<std::uint32_t>(topology.host),
@@ -97,6 +102,7 @@ class Trainer {
             group, model_, state_, settings_of(options),
             {.algorithm = algorithm,
              .check_parameters_every = check_every,
+             .link = options.assumed_link(),
              .host = algorithm == Algorithm::hierarchical ? fmt::format("host {}", topology.host)
                                                           : std::string()}) {}
 
@@ -104,32 +110,34 @@ class Trainer {
   const std::vector<TensorSpec>& model() const { return model_; }
   const Parameters& parameters() const { return parameters_; }
 
-  void new_gradients() { current_ = gradients_.next(); }
-  Bucket step() { return exchange_.step(current_, parameters_.spans, kAlpha); }
-
-  bool goes_densely(std::size_t tensor, Algorithm algorithm, int workers) {
-    if (algorithm != Algorithm::automatic) return algorithm == Algorithm::dense;
-    double saved = 0.0;
-    for (std::size_t t = 0; t < model_.size(); ++t) {
-      saved += std::max(saved_by_dense(t, workers), 0.0);
-    }
-    return saved >= exchange::kTwoRounds && saved_by_dense(tensor, workers) > 0.0;
+  const Costs& costs() const { return exchange_.costs(); }
+  void check_parameters() { exchange_.check_parameters(parameters_.spans); }
+  Bucket step(std::span<const Gradient> gradients) {
+    return exchange_.step(gradients, parameters_.spans, kAlpha);
   }
 
-  double saved_by_dense(std::size_t tensor, int workers) {
+  /// Which tensors go without positions.
+  std::vector<bool> dense_ones() {
+    std::vector<bool> all(model_.size(), algorithm_ == Algorithm::dense);
+    if (algorithm_ != Algorithm::automatic) return all;
     const CompressOptions& options = exchange_.compressor().options();
-    const std::uint64_t n = model_[tensor].elements();
-    const exchange::Load load{n, entries_at(options.schedule.ratio_at(0), n)};
-    const ValueType type = load.entries == n ? options.dense_values : options.values;
-    return exchange::saved_by_dense(load, type, ExchangeOptions{}.dense_transport, workers);
+    std::vector<exchange::Item> items;
+    for (const TensorSpec& spec : model_) {
+      const std::uint64_t n = spec.elements();
+      const exchange::Load load{n, entries_at(options.schedule.ratio_at(0), n)};
+      items.push_back({load, load.entries == n ? options.dense_values : options.values});
+    }
+    const exchange::CostSetup setup{workers_, ExchangeOptions{}.dense_transport, exchange_.costs()};
+    return exchange::choose(setup, items, false).dense;
   }
 
   /// Bytes of the message of the last step, and elements that went without one.
-  nlohmann::json load(Algorithm algorithm, int workers) {
+  nlohmann::json load() {
     std::uint64_t frames = 0;
     std::uint64_t dense = 0;
+    const std::vector<bool> apart = dense_ones();
     for (std::size_t t = 0; t < model_.size(); ++t) {
-      if (goes_densely(t, algorithm, workers)) {
+      if (apart[t]) {
         dense += model_[t].elements();
       } else {
         frames += exchange_.compressor().stats()[t].frame.bytes;
@@ -140,10 +148,10 @@ class Trainer {
   }
 
  private:
+  Algorithm algorithm_;
+  int workers_;
   std::vector<Layer> layers_;
   std::vector<TensorSpec> model_;
-  Gradients gradients_;
-  std::span<const Gradient> current_;
   Parameters parameters_;
   State state_;
   Exchange exchange_;
@@ -171,6 +179,7 @@ void compare_with_reference(Trainer& trainer, const Options& options, int worker
     std::vector<std::byte> message;
   };
   std::vector<std::unique_ptr<Worker>> all;
+  const std::vector<bool> apart = trainer.dense_ones();
   for (int r = 0; r < workers; ++r) {
     all.push_back(std::make_unique<Worker>(trainer, options, r, workers));
   }
@@ -178,7 +187,7 @@ void compare_with_reference(Trainer& trainer, const Options& options, int worker
     for (const auto& w : all) {
       std::vector<Gradient> sparse;
       for (const Gradient& gradient : w->gradients.next()) {
-        if (!trainer.goes_densely(gradient.tensor, algorithm, workers)) {
+        if (!apart[gradient.tensor]) {
           sparse.push_back(gradient);
           continue;
         }
@@ -224,90 +233,141 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-/// What this rank saw of one algorithm.
-nlohmann::json measure(Group& group, const Options& options, const Topology& topology,
-                       Algorithm algorithm) {
-  const bool verified = !options.no_verify;
-  if (verified) {
-    Trainer trainer(group, options, topology, algorithm,
-                    std::min(options.elements, kVerifiedElements), 1);
-    for (int i = 0; i < kVerifiedSteps; ++i) {
-      trainer.new_gradients();
-      trainer.step();
-    }
-    if (group.rank() == 0 && algorithm != Algorithm::owner &&
-        algorithm != Algorithm::hierarchical) {
-      compare_with_reference(trainer, options, group.size(), algorithm);
-    }
+/// Some steps of an algorithm on small tensors, compared with what they should be.
+void verify(Group& group, const Options& options, const Topology& topology, Algorithm algorithm) {
+  const std::vector<Layer> layers = layers_of(std::min(options.elements, kVerifiedElements));
+  Gradients gradients(layers, group.rank());
+  Trainer trainer(group, options, topology, algorithm, layers, 1);
+  for (int i = 0; i < kVerifiedSteps; ++i) trainer.step(gradients.next());
+  if (group.rank() == 0 && algorithm != Algorithm::owner && algorithm != Algorithm::hierarchical) {
+    compare_with_reference(trainer, options, group.size(), algorithm);
   }
-  // Hashing would be measured too: the parameters are compared in a step after the measured ones.
-  Trainer trainer(group, options, topology, algorithm, options.elements,
-                  verified ? kWarmup + options.steps + 1 : 0);
-  process::ProgressBar progress(std::string(name_of(algorithm)),
-                                static_cast<std::size_t>(kWarmup + options.steps),
-                                options.quiet || group.rank() != 0);
-  Bucket bucket;
-  nlohmann::json runs = nlohmann::json::array();
-  for (int i = 0; i < kWarmup + options.steps; ++i) {
-    trainer.new_gradients();
-    barrier(group);
-    const auto start = std::chrono::steady_clock::now();
-    bucket = trainer.step();
-    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
-    progress.advance();
-  }
-  nlohmann::json result = trainer.load(algorithm, group.size());
-  result["runs"] = std::move(runs);
-  result["phases"] = phases_json(bucket.phases());
-  result["choice"] = bucket.choice();
-  if (verified) {
-    trainer.new_gradients();
-    trainer.step();
-  }
-  return result;
 }
 
+/// One of those that are measured in turns.
+class Contender {
+ public:
+  virtual ~Contender() = default;
+  /// False where the engine cannot: then it is not measured.
+  virtual bool possible() { return true; }
+  /// Before each step, not measured.
+  virtual void prepare() {}
+  virtual void step(std::span<const Gradient> gradients) = 0;
+  /// After all steps; checks what can be checked only now.
+  virtual nlohmann::json result() = 0;
+
+  std::vector<double> runs;
+};
+
+class Compressing final : public Contender {
+ public:
+  Compressing(Group& group, const Options& options, const Topology& topology, Algorithm algorithm,
+              const std::vector<Layer>& layers)
+      : verified_(!options.no_verify) {
+    if (verified_) verify(group, options, topology, algorithm);
+    // Hashing would be measured too: the parameters are compared after the measured steps.
+    trainer_ = std::make_unique<Trainer>(group, options, topology, algorithm, layers, 0);
+  }
+  void step(std::span<const Gradient> gradients) override { bucket_ = trainer_->step(gradients); }
+  nlohmann::json result() override {
+    nlohmann::json result = trainer_->load();
+    result["phases"] = phases_json(bucket_.phases());
+    result["choice"] = bucket_.choice();
+    result["costs"] = costs_text(trainer_->costs());
+    if (verified_) trainer_->check_parameters();
+    return result;
+  }
+
+ private:
+  bool verified_;
+  std::unique_ptr<Trainer> trainer_;
+  Bucket bucket_;
+};
+
 /// The floats of the gradient, not compressed at all.
-nlohmann::json measure_plain(Group& group, const Options& options, const std::string& algorithm) {
-  std::vector<float> values(options.elements);
-  nlohmann::json runs = nlohmann::json::array();
-  Traffic moved;
-  process::ProgressBar progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
-                                options.quiet || group.rank() != 0);
-  for (int i = 0; i < kWarmup + options.steps; ++i) {
-    // Small whole numbers: sums are exact in any order.
-    for (std::size_t e = 0; e < values.size(); ++e) {
-      values[e] = static_cast<float>((e % 61) * static_cast<std::size_t>(group.rank() + 1));
+class Plain final : public Contender {
+ public:
+  Plain(Group& group, const Options& options, std::string algorithm)
+      : group_(group),
+        algorithm_(std::move(algorithm)),
+        verified_(!options.no_verify),
+        values_(options.elements) {}
+
+  bool possible() override { return algorithm_ == kPlain || native_all_reduce(group_, values_); }
+  /// Small whole numbers: sums are exact in any order.
+  void prepare() override {
+    for (std::size_t e = 0; e < values_.size(); ++e) {
+      values_[e] = static_cast<float>((e % 61) * static_cast<std::size_t>(group_.rank() + 1));
     }
-    barrier(group);
-    const Traffic before = group.traffic();
-    const auto start = std::chrono::steady_clock::now();
-    if (algorithm == kPlain) {
-      all_reduce(group, values);
-      moved = group.traffic() - before;
-    } else if (native_all_reduce(group, values)) {
-      // Gloo does not count: what a ring moves.
-      const auto peers = static_cast<std::uint64_t>(group.size() - 1);
-      const std::uint64_t bytes = values.size() * 8 * peers / (peers + 1);
-      moved = {bytes, bytes, 2 * peers};
+  }
+  void step(std::span<const Gradient> /*gradients*/) override {
+    const Traffic before = group_.traffic();
+    if (algorithm_ == kPlain) {
+      all_reduce(group_, values_);
+      moved_ = group_.traffic() - before;
     } else {
-      return {};
+      native_all_reduce(group_, values_);
+      // Gloo does not count: what a ring moves.
+      const auto peers = static_cast<std::uint64_t>(group_.size() - 1);
+      const std::uint64_t bytes = values_.size() * 8 * peers / (peers + 1);
+      moved_ = {bytes, bytes, 2 * peers};
     }
-    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
-    progress.advance();
   }
-  const auto ranks = static_cast<std::size_t>(group.size());
-  for (std::size_t e = 0; e < values.size() && !options.no_verify; ++e) {
-    const std::size_t sum_of_ranks = ranks * (ranks + 1) / 2;
-    const auto expected = static_cast<float>((e % 61) * sum_of_ranks);
-    if (values[e] != expected)
-      wrong(algorithm, fmt::format("{} at index {}, not {}", values[e], e, expected));
+  nlohmann::json result() override {
+    const auto ranks = static_cast<std::size_t>(group_.size());
+    for (std::size_t e = 0; e < values_.size() && verified_; ++e) {
+      const auto expected = static_cast<float>((e % 61) * (ranks * (ranks + 1) / 2));
+      if (values_[e] != expected)
+        wrong(algorithm_, fmt::format("{} at index {}, not {}", values_[e], e, expected));
+    }
+    return {{"message_bytes", 0},
+            {"dense_elements", values_.size()},
+            {"phases", phases_json({{"reduce-scatter and gather", moved_}})},
+            {"choice", ""},
+            {"costs", ""}};
   }
-  return {{"message_bytes", 0},
-          {"dense_elements", options.elements},
-          {"runs", std::move(runs)},
-          {"phases", phases_json({{"reduce-scatter and gather", moved}})},
-          {"choice", ""}};
+
+ private:
+  Group& group_;
+  std::string algorithm_;
+  bool verified_;
+  std::vector<float> values_;
+  Traffic moved_;
+};
+
+/// Takes the room that was made for messages of the algorithm before.
+void forget_rooms(Group& group) {
+  for (int i = 0; i < 2; ++i) group.swap(std::span<const std::byte>{}, 0);
+}
+
+using Contenders = std::vector<std::pair<std::string, std::unique_ptr<Contender>>>;
+
+void take_turns(Group& group, const Options& options, Gradients& gradients, Contenders& all) {
+  std::erase_if(all, [&](const auto& one) {
+    if (!one.second->possible()) return true;
+    for (int i = 0; i < kWarmup; ++i) {
+      one.second->prepare();
+      one.second->step(gradients.next());
+    }
+    return false;
+  });
+  const auto steps = static_cast<std::size_t>(options.steps);
+  process::ProgressBar progress("steps", steps * all.size(), options.quiet || group.rank() != 0);
+  while (!all.empty() && all.front().second->runs.size() < steps) {
+    for (const auto& [name, contender] : all) {
+      forget_rooms(group);
+      for (int i = 0; i <= kTurn && contender->runs.size() < steps; ++i) {
+        const std::span<const Gradient> current = gradients.next();
+        contender->prepare();
+        barrier(group);
+        const auto start = std::chrono::steady_clock::now();
+        contender->step(current);
+        if (i == 0) continue;
+        contender->runs.push_back(milliseconds_since(start));
+        progress.advance();
+      }
+    }
+  }
 }
 
 /// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
@@ -372,6 +432,7 @@ nlohmann::json combine(const std::string& algorithm, const Group& group, const O
   row["less_than_dense"] = received > 0 ? all_dense / static_cast<double>(received) : 0.0;
   row["phases"] = std::move(phases);
   row["choice"] = ranks[0]["choice"];
+  row["costs"] = ranks[0]["costs"];
   row["verified"] = !options.no_verify;
   return row;
 }
@@ -392,12 +453,24 @@ nlohmann::json work_alone(Group& group, const Options& options) {
     }
   }
   nlohmann::json results = nlohmann::json::array();
+  const std::vector<Layer> layers = layers_of(options.elements);
+  Gradients gradients(layers, group.rank());
+  Contenders contenders;
   for (const std::string& algorithm : kAlgorithms) {
     if (!options.wants(algorithm)) continue;
-    const nlohmann::json mine = is_plain(algorithm)
-                                    ? measure_plain(group, options, algorithm)
-                                    : measure(group, options, topology, parse_algorithm(algorithm));
-    if (mine.is_null()) continue;  // this engine has no such thing
+    std::unique_ptr<Contender> one;
+    if (is_plain(algorithm)) {
+      one = std::make_unique<Plain>(group, options, algorithm);
+    } else {
+      one = std::make_unique<Compressing>(group, options, topology, parse_algorithm(algorithm),
+                                          layers);
+    }
+    contenders.emplace_back(algorithm, std::move(one));
+  }
+  take_turns(group, options, gradients, contenders);
+  for (const auto& [algorithm, contender] : contenders) {
+    nlohmann::json mine = contender->result();
+    mine["runs"] = contender->runs;
     const std::string text = mine.dump();
     std::vector<nlohmann::json> ranks;
     for (const auto& bytes : all_gather(group, std::as_bytes(std::span(text)), 1 << 26)) {

@@ -5,6 +5,7 @@ set(with_threads
   compress/test_compressor.cpp
   engine/test_emulated_link.cpp
   engine/test_group.cpp
+  exchange/test_cost.cpp
   exchange/test_exchange.cpp
   exchange/test_owner.cpp
   exchange/test_presence.cpp)

@@ -9,13 +9,13 @@
 #include <type_traits>
 
 #include "base/file.h"
+#include "base/quantity.h"
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/exchange.h"
 #include "plan/advice.h"
 #include "plan/chart.h"
 #include "plan/costs_file.h"
-#include "base/quantity.h"
 #include "process/terminal.h"
 #include "train/measure_compute.h"
 
@@ -183,7 +183,10 @@ json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
                 {"latency_seconds", setup.latency},
                 {"inside_bandwidth", setup.inside},
                 {"select_seconds_per_element", setup.costs.select},
+                {"encode_seconds_per_entry", setup.costs.encode},
                 {"seconds_per_entry", setup.costs.entry},
+                {"place_seconds_per_entry", setup.costs.place},
+                {"slice_seconds_per_element", setup.costs.slice},
                 {"dense_seconds_per_element", setup.costs.dense},
                 {"dense16_seconds_per_element", setup.costs.dense16},
                 {"seconds_per_byte", setup.costs.byte},

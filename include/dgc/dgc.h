@@ -3,6 +3,7 @@
 
 #include "dgc/collectives.h"
 #include "dgc/compressor.h"
+#include "dgc/costs.h"
 #include "dgc/engines.h"
 #include "dgc/error.h"
 #include "dgc/exchange.h"

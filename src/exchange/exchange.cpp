@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "dgc/version.h"
+#include "exchange/choose.h"
 #include "exchange/context.h"
+#include "exchange/link_costs.h"
 #include "exchange/options.h"
 
 namespace dgc {
@@ -105,6 +107,12 @@ std::string describe(const Group& group, const std::vector<TensorSpec>& model, c
   }
   text += compared_text(compress_options(), compress);
   text += compared_text(exchange_options(), options);
+  if (options.costs) {
+    const Costs& c = *options.costs;
+    text += fmt::format("costs {} {} {} {} {} {} {} {} {} {} {} {}\n", c.link.bytes_per_second,
+                        c.link.delay.count(), c.select, c.encode, c.entry, c.place, c.slice,
+                        c.dense, c.dense16, c.byte, c.message, c.round);
+  }
   text += fmt::format("workers {}\nstep {}\n", state.workers(), state.step());
   return text;
 }
@@ -118,6 +126,7 @@ struct Exchange::Impl {
   Compressor compressor;
   ExchangeOptions options;
   std::optional<Topology> topology;
+  Costs costs;  // for `automatic`
   Context context{group, model, state, compressor, options};
   bool compared = false;  // parameters of all ranks, once at least
 
@@ -143,28 +152,25 @@ struct Exchange::Impl {
     }
   }
 
-  double saved_by_dense(const Gradient& gradient) const {
-    const Load load = context.load_of(gradient.tensor);
-    const CompressOptions& c = compressor.options();
-    const ValueType values = load.entries == load.elements ? c.dense_values : c.values;
-    return exchange::saved_by_dense(load, values, options.dense_transport, group.size());
+  Costs find_costs() const {
+    if (options.costs) return *options.costs;
+    if (options.link) return costs_over(*options.link);
+    if (options.algorithm != Algorithm::automatic) return {};
+    std::uint64_t elements = 0;
+    for (const TensorSpec& tensor : model) elements += tensor.elements();
+    return measure_costs(group, {compressor.options(), options.dense_transport, elements});
   }
 
   /// What `automatic` does; the same on every rank.
-  struct Choice {
-    std::vector<Gradient> sparse;
-    std::vector<Gradient> dense;
-  };
   Choice choose(std::span<const Gradient> gradients) const {
-    Choice choice;
-    double saved = 0.0;
-    for (const Gradient& g : gradients) {
-      const double here = saved_by_dense(g);
-      saved += std::max(here, 0.0);
-      (here > 0.0 ? choice.dense : choice.sparse).push_back(g);
+    const CompressOptions& c = compressor.options();
+    std::vector<Item> items;
+    for (const Gradient& gradient : gradients) {
+      const Load load = context.load_of(gradient.tensor);
+      items.push_back({load, load.entries == load.elements ? c.dense_values : c.values});
     }
-    if (saved < kTwoRounds) return {{gradients.begin(), gradients.end()}, {}};
-    return choice;
+    const CostSetup setup{group.size(), options.dense_transport, costs};
+    return exchange::choose(setup, items, options.reselect);
   }
 
   /// Before anything is indexed by what the caller says.
@@ -211,7 +217,17 @@ struct Exchange::Impl {
         run_hierarchical(context, *topology, gradients, call, bucket);
         break;
       case Algorithm::automatic: {
-        const auto [sparse, dense] = choose(gradients);
+        const Choice choice = choose(gradients);
+        if (choice.owner) {
+          run_owner(context, gradients, call, bucket);
+          bucket.choice = fmt::format("owner {}", gradients.size());
+          return;
+        }
+        std::vector<Gradient> sparse;
+        std::vector<Gradient> dense;
+        for (std::size_t i = 0; i < gradients.size(); ++i) {
+          (choice.dense[i] ? dense : sparse).push_back(gradients[i]);
+        }
         // Clipping is over all of them, so that its norm cannot be left to the parts.
         Compressor::Call both = call;
         if (!both.norm && compressor.options().clip_norm > 0.0)
@@ -242,6 +258,7 @@ Exchange::Exchange(Group& group, std::vector<TensorSpec> model, State& state,
     } else {
       impl_->check_state(impl_->model, group.rank(), group.size());
     }
+    impl_->costs = impl_->find_costs();
   } catch (const std::exception& error) {
     group.fail(as_error(error));
     throw;
@@ -265,6 +282,7 @@ std::uint64_t Exchange::swap_bound(std::span<const std::size_t> tensors) const {
 }
 
 Compressor& Exchange::compressor() noexcept { return impl_->compressor; }
+const Costs& Exchange::costs() const noexcept { return impl_->costs; }
 
 Bucket Exchange::collect(std::span<const Gradient> gradients, const Compressor::Call& call,
                          std::span<const std::uint64_t> next) {

@@ -92,18 +92,15 @@ double received_bytes(Algorithm algorithm, double message, double dense, int wor
 double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
                      int hosts) noexcept {
   const double n = workers;
-  if (algorithm == Algorithm::owner) return 4.0 * (n - 1);
+  if (algorithm == Algorithm::owner) return 2.0 * (n - 1);
   if (algorithm == Algorithm::hierarchical) {
     const double h = hosts;
     const double l = n / h;
     return 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
   }
-  return (message ? n - 1 : 0.0) + (dense ? 2.0 * (n - 1) : 0.0);
-}
-
-double saved_by_dense(const Load& tensor, ValueType values, ValueType transport,
-                      int workers) noexcept {
-  return allgather_bytes(tensor, values, workers) - dense_bytes(tensor, transport, workers);
+  if (!message && !dense) return 0.0;
+  // What is dense goes with the messages, and its sums come back.
+  return dense ? 2.0 * (n - 1) : n - 1;
 }
 
 }  // namespace dgc::exchange

@@ -41,6 +41,8 @@ TEST(Options, AreReadAndWritten) {
   const ExchangeOptions exchange{.algorithm = Algorithm::owner,
                                  .check_parameters_every = 3,
                                  .dense_transport = ValueType::fp16,
+                                 .link = parse_link("link", "100Mbps,25ms"),
+                                 .reselect = true,
                                  .host = "a"};
   expect_round_trip(exchange_options(), exchange);
   for (const auto& option : exchange_options()) {
@@ -85,7 +87,8 @@ TEST(Options, ComparedAreThoseThatChangeTheResult) {
             "momentum 0.9\nnesterov false\nmasking true\nclip_norm 0\n"
             "values fp32\ndense_values fp32\nindices auto\n");
   EXPECT_EQ(compared_text(exchange_options(), ExchangeOptions{}),
-            "algorithm auto\ncheck_parameters_every 100\ndense_transport fp32\n");
+            "algorithm auto\ncheck_parameters_every 100\ndense_transport fp32\nlink \n"
+            "reselect false\n");
 }
 
 }  // namespace
