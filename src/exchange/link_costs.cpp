@@ -1,9 +1,9 @@
 // Two kinds of probes.
 //
 // The link: rounds of swap() with room made ahead, as steps make them. Empty messages give the
-// delay. Then messages grow fourfold until a round takes kLongRound or the bytes are kMostBytes:
-// the last round gives the bandwidth. Every message says whether its sender has seen enough, so
-// that all ranks stop after the same round.
+// delay. Then messages grow fourfold, until larger ones would take kLongRound or be more than
+// kMostBytes: the fastest round of the last size gives the bandwidth. Every message says whether
+// its sender has seen enough, so that all ranks stop after the same round.
 //
 // The work: a compressor on a tensor of random numbers, at two ratios. The difference is what
 // entries cost, the rest is for elements. CPU time is taken, the least of several runs, because
@@ -41,10 +41,10 @@ std::string costs_text(const Costs& costs) {
 namespace exchange {
 namespace {
 
-constexpr double kLongRound = 0.04;  // seconds
-constexpr double kEnough = 0.4;      // seconds for the link, all rounds together
+constexpr double kLongRound = 0.1;  // seconds
+constexpr double kEnough = 0.8;     // seconds for the link, nearly all rounds together
 constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 20;  // of a rank in a round
-constexpr int kRounds = 6;  // with empty messages; the first finds no room and does not count
+constexpr int kRounds = 7;  // with empty messages; the news of room for the first two is late
 
 double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -57,15 +57,17 @@ double middle(std::vector<double> values) {
   return values[(values.size() - 1) / 2];
 }
 
-/// A round of `bytes` to each, with room for the next. Says whether no rank wants more of them.
+/// A round of `bytes` to each, with room made for the next two. `stop`: a rank has seen enough.
 struct Round {
   double seconds;
   bool stop;
 };
-Round round_of(Group& group, std::uint64_t bytes, std::uint64_t next, bool enough) {
+Round round_of(Group& group, std::uint64_t bytes, std::span<const std::uint64_t> next,
+               bool enough) {
   std::vector<std::byte> mine(bytes + 1);
   mine[0] = std::byte{enough};
-  const std::uint64_t bounds[] = {next + 1, next + 1};
+  std::vector<std::uint64_t> bounds;
+  for (const std::uint64_t b : next) bounds.push_back(b + 1);
   std::vector<Parcel> all;
   const double took = seconds_of([&] { all = group.swap(mine, mine.size(), bounds); });
   bool stop = false;
@@ -74,37 +76,40 @@ Round round_of(Group& group, std::uint64_t bytes, std::uint64_t next, bool enoug
 }
 
 Link measure_link(Group& group) {
-  double elapsed = 0.0;
-  std::vector<double> delays;
-  for (int i = 0; i < kRounds; ++i) {
-    const Round round = round_of(group, 0, 0, elapsed > kEnough / 2);
-    elapsed += round.seconds;
-    if (i > 0) delays.push_back(round.seconds);
-    if (i > 0 && round.stop) break;
-  }
-  const double delay = middle(delays);
   const auto peers = static_cast<std::uint64_t>(group.size() - 1);
   const std::uint64_t most = kMostBytes / peers;
-  std::uint64_t bytes = std::min<std::uint64_t>(4096, most);
-  double took = 0.0;
-  for (;;) {
-    // The first of a size finds little room, and TCP has to speed up.
-    elapsed += round_of(group, bytes, bytes, false).seconds;
-    took = round_of(group, bytes, bytes, false).seconds;
-    elapsed += took;
-    const bool enough = took - delay > kLongRound || elapsed > kEnough || 4 * bytes > most;
-    if (round_of(group, 0, enough ? bytes : 4 * bytes, enough).stop) break;
-    bytes *= 4;
+  const std::uint64_t first = std::min<std::uint64_t>(4096, most);
+  double elapsed = 0.0;
+  double delay = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < kRounds; ++i) {
+    const Round round = round_of(group, 0, std::array{first, first}, elapsed > kEnough / 8);
+    elapsed += round.seconds;
+    if (i > 1) delay = std::min(delay, round.seconds);
+    if (i > 3 && round.stop) break;
   }
-  // A worker that was not on a core holds up all: the fastest of some rounds counts.
-  for (int i = 0; i < 3; ++i) {
-    const Round round = round_of(group, bytes, bytes, elapsed > kEnough);
+
+  // Two of each size, because a worker that is not on a core holds up all; the faster one counts.
+  double took = 0.0;
+  std::uint64_t bytes = first;
+  for (bool stop = false; !stop;) {
+    const std::uint64_t larger = std::min(4 * bytes, most);
+    took = round_of(group, bytes, std::array{bytes, larger}, false).seconds;
+    elapsed += took;
+    const bool enough = 4.0 * (took - delay) > kLongRound || elapsed > kEnough || bytes == most;
+    const Round again = round_of(group, bytes, std::array{larger, larger}, enough);
+    elapsed += again.seconds;
+    took = std::min(took, again.seconds);
+    stop = again.stop;
+    if (!stop) bytes = larger;
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Round round = round_of(group, bytes, std::array{bytes, bytes}, elapsed > kEnough);
     took = std::min(took, round.seconds);
     elapsed += round.seconds;
     if (round.stop) break;
   }
   // Where the delay is most of it, the difference would be noise.
-  const double moving = std::max(took - delay, took / 4);
+  const double moving = std::max(took - delay, took / 16);
   return {.bytes_per_second = static_cast<double>(bytes * peers) / moving,
           .delay = std::chrono::duration<double>(delay)};
 }

@@ -118,7 +118,7 @@ TEST(MeasuredCosts, AreTheSameOnAllRanksAndKnowTheLink) {
   EXPECT_TRUE(all[0].measured);
   // A link is never faster than it is; how much slower depends on who else uses the machine.
   EXPECT_GE(all[0].link.delay.count(), 0.9 * link.delay.count());
-  EXPECT_LE(all[0].link.bytes_per_second, 4.1 * link.bytes_per_second);
+  EXPECT_LE(all[0].link.bytes_per_second, 16.1 * link.bytes_per_second);
   EXPECT_GT(all[0].link.bytes_per_second, 0.0);
   for (const double cost : {all[0].select, all[0].entry, all[0].slice}) EXPECT_GT(cost, 0.0);
 }
