@@ -75,39 +75,55 @@ Round round_of(Group& group, std::uint64_t bytes, std::span<const std::uint64_t>
   return {took, stop};
 }
 
+/// Of some rounds, that with the least time, which is that of its slowest rank: a rank that begins
+/// late finds messages there already, and one that begins early waits for the others.
+double fastest_round(Group& group, const std::vector<double>& mine) {
+  std::vector<double> slowest = mine;
+  const std::size_t bytes = mine.size() * sizeof(double);
+  for (const auto& theirs : all_gather(group, std::as_bytes(std::span(mine)), bytes)) {
+    for (std::size_t i = 0; i < slowest.size() && theirs.size() == bytes; ++i) {
+      double seconds = 0.0;
+      std::memcpy(&seconds, theirs.data() + i * sizeof seconds, sizeof seconds);
+      slowest[i] = std::max(slowest[i], seconds);
+    }
+  }
+  return *std::min_element(slowest.begin(), slowest.end());
+}
+
 Link measure_link(Group& group) {
   const auto peers = static_cast<std::uint64_t>(group.size() - 1);
   const std::uint64_t most = kMostBytes / peers;
   const std::uint64_t first = std::min<std::uint64_t>(4096, most);
   double elapsed = 0.0;
-  double delay = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kRounds; ++i) {
-    const Round round = round_of(group, 0, std::array{first, first}, elapsed > kEnough / 8);
+  std::vector<double> rounds;
+  const auto timed = [&](std::uint64_t bytes, const std::array<std::uint64_t, 2>& next,
+                         bool enough) {
+    const Round round = round_of(group, bytes, next, enough);
     elapsed += round.seconds;
-    if (i > 1) delay = std::min(delay, round.seconds);
-    if (i > 3 && round.stop) break;
+    rounds.push_back(round.seconds);
+    return round.stop;
+  };
+  for (int i = 0; i < kRounds; ++i) {
+    const bool stop = timed(0, {first, first}, elapsed > kEnough / 8);
+    if (i < 2) rounds.clear();
+    if (i > 3 && stop) break;
   }
+  const double delay = fastest_round(group, rounds);
 
-  // Two of each size, because a worker that is not on a core holds up all; the faster one counts.
-  double took = 0.0;
   std::uint64_t bytes = first;
-  for (bool stop = false; !stop;) {
+  for (;;) {
     const std::uint64_t larger = std::min(4 * bytes, most);
-    took = round_of(group, bytes, std::array{bytes, larger}, false).seconds;
-    elapsed += took;
-    const bool enough = 4.0 * (took - delay) > kLongRound || elapsed > kEnough || bytes == most;
-    const Round again = round_of(group, bytes, std::array{larger, larger}, enough);
-    elapsed += again.seconds;
-    took = std::min(took, again.seconds);
-    stop = again.stop;
-    if (!stop) bytes = larger;
+    rounds.clear();
+    timed(bytes, {bytes, larger}, false);
+    const bool enough =
+        4.0 * (rounds.back() - delay) > kLongRound || elapsed > kEnough || bytes == most;
+    if (timed(bytes, {larger, larger}, enough)) break;
+    bytes = larger;
   }
   for (int i = 0; i < 2; ++i) {
-    const Round round = round_of(group, bytes, std::array{bytes, bytes}, elapsed > kEnough);
-    took = std::min(took, round.seconds);
-    elapsed += round.seconds;
-    if (round.stop) break;
+    if (timed(bytes, {bytes, bytes}, elapsed > kEnough)) break;
   }
+  const double took = fastest_round(group, rounds);
   // Where the delay is most of it, the difference would be noise.
   const double moving = std::max(took - delay, took / 16);
   return {.bytes_per_second = static_cast<double>(bytes * peers) / moving,
