@@ -16,7 +16,6 @@
 #include "bench/exchange_worker.h"
 #include "bench/options.h"
 #include "dgc/engines.h"
-#include "exchange/layout.h"
 #include "process/launcher.h"
 #include "process/rendezvous.h"
 #include "process/terminal.h"
@@ -36,32 +35,40 @@ std::uint64_t available_memory() {
   return UINT64_MAX;
 }
 
-/// Refuses what would not fit: u, v, gradient and parameters, and the arrays of dense algorithms.
+/// Refuses what would not fit: the gradient, and of each algorithm u, v and parameters. All are
+/// there at the same time, because they take turns; the arrays and messages of a step are not.
 void check_memory(const Options& options) {
-  const exchange::Load load{options.elements, entries_at(options.ratio, options.elements)};
-  const bool dense =
-      options.wants("dense") || options.wants("hierarchical") ||
-      (options.wants("auto") &&
-       exchange::saved_by_dense(load, parse_value_type(options.values), ValueType::fp32,
-                                options.workers) > exchange::kTwoRounds);
-  const std::uint64_t each = options.elements * (dense ? 40 : 20);
-  const std::uint64_t needed = each * static_cast<std::uint64_t>(options.workers);
+  std::uint64_t per_element = 4;
+  std::uint64_t of_a_step = 8;
+  for (const std::string& algorithm : kAlgorithms) {
+    if (!options.wants(algorithm)) continue;
+    const bool plain = algorithm == kPlain || algorithm == kNative;
+    per_element += plain ? 4 : 12;
+    if (algorithm == "auto" || algorithm == "dense" || algorithm == "hierarchical") of_a_step = 20;
+  }
+  const std::uint64_t needed =
+      options.elements * (per_element + of_a_step) * static_cast<std::uint64_t>(options.workers);
   const std::uint64_t available = available_memory();
   if (needed <= available) return;
   throw Error(ErrorCode::invalid_argument, "bench exchange",
               fmt::format("{} workers of {} elements", options.workers, grouped(options.elements)),
               fmt::format("need {}, {} are free", bytes_text(static_cast<double>(needed)),
                           bytes_text(static_cast<double>(available))),
-              dense ? "fewer --elements or --workers, or --algorithm allgather,owner"
-                    : "fewer --elements or --workers");
+              "fewer --elements or --workers, or fewer algorithms: --algorithm allgather,owner");
 }
 
 std::chrono::milliseconds timeout_of(const Options& options) {
   return std::chrono::milliseconds(std::llround(options.timeout * 1e3));
 }
 
+std::unique_ptr<Group> over_link(std::unique_ptr<Group> group, const Options& options) {
+  if (options.link.empty()) return group;
+  return make_emulated_link(std::move(group), parse_link("--link", options.link));
+}
+
 nlohmann::json run_threads(const Options& options) {
   auto groups = make_local_groups(options.workers, timeout_of(options));
+  for (auto& group : groups) group = over_link(std::move(group), options);
   std::vector<std::optional<Error>> errors(groups.size());
   nlohmann::json results;
   {
@@ -99,6 +106,8 @@ void run_processes(const Options& options, const std::string& engine) {
   add("--values", options.values);
   add("--steps", options.steps);
   add("--timeout", options.timeout);
+  if (!options.link.empty()) add("--link", options.link);
+  if (!options.assume.empty()) add("--assume-link", options.assume);
   if (options.no_verify) words.emplace_back("--no-verify");
   if (options.as_json) words.emplace_back("--json");
   if (options.quiet) words.emplace_back("--quiet");
@@ -131,7 +140,9 @@ void print(const nlohmann::json& results, const Options& options) {
   }
   fmt::print("{}\n", process::table(rows));
   for (const auto& r : results) {
-    if (r["algorithm"] == "auto") fmt::print("auto: {}\n", r["choice"].get<std::string>());
+    if (r["algorithm"] == "auto") {
+      fmt::print("auto: {}; {}\n", r["choice"].get<std::string>(), r["costs"].get<std::string>());
+    }
     if (r["algorithm"] == "hierarchical") {
       fmt::print("hierarchical: {} hosts of {}\n", r["hosts"].get<int>(),
                  r["workers"].get<int>() / r["hosts"].get<int>());
@@ -142,6 +153,8 @@ void print(const nlohmann::json& results, const Options& options) {
 
 void run(const Options& options) {
   settings_of(options);  // wrong values are reported here and not by every worker
+  if (!options.link.empty()) parse_link("--link", options.link);
+  options.assumed_link();
   const std::vector<std::string> built = engines();
   const bool has_gloo = std::find(built.begin(), built.end(), "gloo") != built.end();
   const std::string started_for = engine_from_environment();
@@ -157,8 +170,9 @@ void run(const Options& options) {
   const bool joins =
       engine == "mpi" || (engine != "local" && variable("RANK") && variable("WORLD_SIZE"));
   if (joins) {
-    const auto group = process::join_group(engine, timeout_of(options));
-    const std::string note = process::security_note(*group);
+    auto joined = process::join_group(engine, timeout_of(options));
+    const std::string note = process::security_note(*joined);
+    const auto group = over_link(std::move(joined), options);
     if (group->rank() == 0 && !note.empty()) process::say(note + "\n");
     const nlohmann::json results = work(*group, options);
     if (group->rank() == 0) print(results, options);
@@ -185,6 +199,7 @@ void add_bench_exchange(CLI::App& bench) {
       "rank 0 prints.\n\n"
       "Example:\n  dgc bench exchange --workers 8 --algorithm allgather,owner\n"
       "  dgc bench exchange --engine local --workers 32 --elements 2000000 --json\n"
+      "  dgc bench exchange --link 100Mbps,25ms             what would my network do?\n"
       "  mpirun -n 4 dgc bench exchange --engine mpi");
   auto o = std::make_shared<Options>();
   command
@@ -209,6 +224,10 @@ void add_bench_exchange(CLI::App& bench) {
   add_steps(command, o->steps, "Steps to measure of each algorithm");
   add_ranged(command, "--timeout", o->timeout, "Seconds that a worker waits for another", 0.001,
              1e6);
+  command->add_option("--link", o->link,
+                      "Emulate a link in front of each worker, such as 100Mbps,25ms");
+  command->add_option("--assume-link", o->assume,
+                      "Link by which auto chooses, such as 1Gbps,1ms (default: measured)");
   command->add_flag("--no-verify", o->no_verify,
                     "Skip the comparison with a plain sum and of the workers' parameters");
   add_output(command, o->as_json, o->quiet);

@@ -22,6 +22,10 @@ namespace dgc::bench::exchange_bench {
 namespace {
 
 constexpr int kWarmup = 2;
+/// Algorithms take turns, so that what disturbs the machine disturbs all of them alike. A turn is
+/// one step that is not measured, because it finds the room that another algorithm's messages had,
+/// and so many that are.
+constexpr int kTurn = 2;
 constexpr std::uint64_t kVerifiedElements = 200'000;
 constexpr int kVerifiedSteps = 3;
 constexpr float kAlpha = -0.1f;
@@ -85,21 +89,24 @@ struct Parameters {
 class Trainer {
  public:
   Trainer(Group& group, const Options& options, const std::string& host, Algorithm algorithm,
-          std::uint64_t elements, int check_every)
-      : layers_(layers_of(elements)),
+          const std::vector<Layer>& layers, int check_every)
+      : layers_(layers),
         model_(specs_of(layers_)),
-        gradients_(layers_, group.rank()),
         parameters_(model_),
         exchange_(group, model_, settings_of(options),
-                  {.algorithm = algorithm, .check_parameters_every = check_every, .host = host}) {}
+                  {.algorithm = algorithm,
+                   .check_parameters_every = check_every,
+                   .link = options.assumed_link(),
+                   .host = host}) {}
 
   const std::vector<Layer>& layers() const { return layers_; }
   const std::vector<TensorSpec>& model() const { return model_; }
   const Parameters& parameters() const { return parameters_; }
 
-  void new_gradients() { current_ = gradients_.next(); }
-  const Collected& step() {
-    return last_ = exchange_.step(current_, parameters_.spans, kAlpha);
+  const Costs& costs() const { return exchange_.costs(); }
+  void check_parameters() { exchange_.check_parameters(parameters_.spans); }
+  const Collected& step(std::span<const Gradient> gradients) {
+    return last_ = exchange_.step(gradients, parameters_.spans, kAlpha);
   }
   const Collected& last() const { return last_; }
 
@@ -121,8 +128,6 @@ class Trainer {
  private:
   std::vector<Layer> layers_;
   std::vector<TensorSpec> model_;
-  Gradients gradients_;
-  std::span<const Gradient> current_;
   Parameters parameters_;
   Collected last_;
   Exchange exchange_;
@@ -203,89 +208,140 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-/// What this rank saw of one algorithm.
-nlohmann::json measure(Group& group, const Options& options, const std::string& host,
-                       Algorithm algorithm) {
-  const bool verified = !options.no_verify;
-  if (verified) {
-    Trainer trainer(group, options, host, algorithm,
-                    std::min(options.elements, kVerifiedElements), 1);
-    for (int i = 0; i < kVerifiedSteps; ++i) {
-      trainer.new_gradients();
-      trainer.step();
-    }
-    if (group.rank() == 0 && algorithm != Algorithm::owner &&
-        algorithm != Algorithm::hierarchical) {
-      compare_with_reference(trainer, options, group.size(), algorithm);
-    }
+/// Some steps of an algorithm on small tensors, compared with what they should be.
+void verify(Group& group, const Options& options, const std::string& host, Algorithm algorithm) {
+  const std::vector<Layer> layers = layers_of(std::min(options.elements, kVerifiedElements));
+  Gradients gradients(layers, group.rank());
+  Trainer trainer(group, options, host, algorithm, layers, 1);
+  for (int i = 0; i < kVerifiedSteps; ++i) trainer.step(gradients.next());
+  if (group.rank() == 0 && algorithm != Algorithm::owner && algorithm != Algorithm::hierarchical) {
+    compare_with_reference(trainer, options, group.size(), algorithm);
   }
-  // Hashing would be measured too: the parameters are compared in a step after the measured ones.
-  Trainer trainer(group, options, host, algorithm, options.elements,
-                  verified ? kWarmup + options.steps + 1 : 0);
-  process::ProgressBar progress(std::string(name_of(algorithm)),
-                                static_cast<std::size_t>(kWarmup + options.steps),
-                                options.quiet || group.rank() != 0);
-  nlohmann::json runs = nlohmann::json::array();
-  for (int i = 0; i < kWarmup + options.steps; ++i) {
-    trainer.new_gradients();
-    barrier(group);
-    const auto start = std::chrono::steady_clock::now();
-    trainer.step();
-    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
-    progress.advance();
-  }
-  nlohmann::json result = trainer.load();
-  result["runs"] = std::move(runs);
-  result["phases"] = phases_json(trainer.last().phases);
-  result["choice"] = trainer.last().choice;
-  if (verified) {
-    trainer.new_gradients();
-    trainer.step();
-  }
-  return result;
 }
 
+/// One of those that are measured in turns.
+class Contender {
+ public:
+  virtual ~Contender() = default;
+  /// False where the engine cannot: then it is not measured.
+  virtual bool possible() { return true; }
+  /// Before each step, not measured.
+  virtual void prepare() {}
+  virtual void step(std::span<const Gradient> gradients) = 0;
+  /// After all steps; checks what can be checked only now.
+  virtual nlohmann::json result() = 0;
+
+  std::vector<double> runs;
+};
+
+class Compressing final : public Contender {
+ public:
+  Compressing(Group& group, const Options& options, const std::string& host, Algorithm algorithm,
+              const std::vector<Layer>& layers)
+      : verified_(!options.no_verify) {
+    if (verified_) verify(group, options, host, algorithm);
+    // Hashing would be measured too: the parameters are compared after the measured steps.
+    trainer_ = std::make_unique<Trainer>(group, options, host, algorithm, layers, 0);
+  }
+  void step(std::span<const Gradient> gradients) override { trainer_->step(gradients); }
+  nlohmann::json result() override {
+    nlohmann::json result = trainer_->load();
+    result["phases"] = phases_json(trainer_->last().phases);
+    result["choice"] = trainer_->last().choice;
+    result["costs"] = costs_text(trainer_->costs());
+    if (verified_) trainer_->check_parameters();
+    return result;
+  }
+
+ private:
+  bool verified_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
 /// The floats of the gradient, not compressed at all.
-nlohmann::json measure_plain(Group& group, const Options& options, const std::string& algorithm) {
-  std::vector<float> values(options.elements);
-  nlohmann::json runs = nlohmann::json::array();
-  Traffic moved;
-  process::ProgressBar progress(algorithm, static_cast<std::size_t>(kWarmup + options.steps),
-                                options.quiet || group.rank() != 0);
-  for (int i = 0; i < kWarmup + options.steps; ++i) {
-    // Small whole numbers: sums are exact in any order.
-    for (std::size_t e = 0; e < values.size(); ++e) {
-      values[e] = static_cast<float>((e % 61) * static_cast<std::size_t>(group.rank() + 1));
+class Plain final : public Contender {
+ public:
+  Plain(Group& group, const Options& options, std::string algorithm)
+      : group_(group),
+        algorithm_(std::move(algorithm)),
+        verified_(!options.no_verify),
+        values_(options.elements) {}
+
+  bool possible() override { return algorithm_ == kPlain || native_all_reduce(group_, values_); }
+  /// Small whole numbers: sums are exact in any order.
+  void prepare() override {
+    for (std::size_t e = 0; e < values_.size(); ++e) {
+      values_[e] = static_cast<float>((e % 61) * static_cast<std::size_t>(group_.rank() + 1));
     }
-    barrier(group);
-    const Traffic before = group.traffic();
-    const auto start = std::chrono::steady_clock::now();
-    if (algorithm == kPlain) {
-      all_reduce(group, values);
-      moved = group.traffic() - before;
-    } else if (native_all_reduce(group, values)) {
-      // Gloo does not count: what a ring moves.
-      const auto peers = static_cast<std::uint64_t>(group.size() - 1);
-      const std::uint64_t bytes = values.size() * 8 * peers / (peers + 1);
-      moved = {bytes, bytes, 2 * peers};
+  }
+  void step(std::span<const Gradient> /*gradients*/) override {
+    const Traffic before = group_.traffic();
+    if (algorithm_ == kPlain) {
+      all_reduce(group_, values_);
+      moved_ = group_.traffic() - before;
     } else {
-      return {};
+      native_all_reduce(group_, values_);
+      // Gloo does not count: what a ring moves.
+      const auto peers = static_cast<std::uint64_t>(group_.size() - 1);
+      const std::uint64_t bytes = values_.size() * 8 * peers / (peers + 1);
+      moved_ = {bytes, bytes, 2 * peers};
     }
-    if (i >= kWarmup) runs.push_back(milliseconds_since(start));
-    progress.advance();
   }
-  const auto ranks = static_cast<std::size_t>(group.size());
-  for (std::size_t e = 0; e < values.size() && !options.no_verify; ++e) {
-    const std::size_t sum_of_ranks = ranks * (ranks + 1) / 2;
-    const auto expected = static_cast<float>((e % 61) * sum_of_ranks);
-    if (values[e] != expected)
-      wrong(algorithm, fmt::format("{} at index {}, not {}", values[e], e, expected));
+  nlohmann::json result() override {
+    const auto ranks = static_cast<std::size_t>(group_.size());
+    for (std::size_t e = 0; e < values_.size() && verified_; ++e) {
+      const auto expected = static_cast<float>((e % 61) * (ranks * (ranks + 1) / 2));
+      if (values_[e] != expected)
+        wrong(algorithm_, fmt::format("{} at index {}, not {}", values_[e], e, expected));
+    }
+    return {{"message_bytes", 0},
+            {"dense_elements", values_.size()},
+            {"phases", phases_json({{"reduce-scatter and gather", moved_}})},
+            {"choice", ""},
+            {"costs", ""}};
   }
-  return {{"message_bytes", 0},
-          {"dense_elements", options.elements},
-          {"runs", std::move(runs)},
-          {"phases", phases_json({{"reduce-scatter and gather", moved}})},
-          {"choice", ""}};
+
+ private:
+  Group& group_;
+  std::string algorithm_;
+  bool verified_;
+  std::vector<float> values_;
+  Traffic moved_;
+};
+
+/// Takes the room that was made for messages of the algorithm before.
+void forget_rooms(Group& group) {
+  for (int i = 0; i < 2; ++i) group.swap(std::span<const std::byte>{}, 0);
+}
+
+using Contenders = std::vector<std::pair<std::string, std::unique_ptr<Contender>>>;
+
+void take_turns(Group& group, const Options& options, Gradients& gradients, Contenders& all) {
+  std::erase_if(all, [&](const auto& one) {
+    if (!one.second->possible()) return true;
+    for (int i = 0; i < kWarmup; ++i) {
+      one.second->prepare();
+      one.second->step(gradients.next());
+    }
+    return false;
+  });
+  const auto steps = static_cast<std::size_t>(options.steps);
+  process::ProgressBar progress("steps", steps * all.size(), options.quiet || group.rank() != 0);
+  while (!all.empty() && all.front().second->runs.size() < steps) {
+    for (const auto& [name, contender] : all) {
+      forget_rooms(group);
+      for (int i = 0; i <= kTurn && contender->runs.size() < steps; ++i) {
+        const std::span<const Gradient> current = gradients.next();
+        contender->prepare();
+        barrier(group);
+        const auto start = std::chrono::steady_clock::now();
+        contender->step(current);
+        if (i == 0) continue;
+        contender->runs.push_back(milliseconds_since(start));
+        progress.advance();
+      }
+    }
+  }
 }
 
 /// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
@@ -350,6 +406,7 @@ nlohmann::json combine(const std::string& algorithm, const Group& group, const O
   row["less_than_dense"] = received > 0 ? all_dense / static_cast<double>(received) : 0.0;
   row["phases"] = std::move(phases);
   row["choice"] = ranks[0]["choice"];
+  row["costs"] = ranks[0]["costs"];
   row["verified"] = !options.no_verify;
   return row;
 }
@@ -372,12 +429,24 @@ nlohmann::json work_alone(Group& group, const Options& options) {
     }
   }
   nlohmann::json results = nlohmann::json::array();
+  const std::vector<Layer> layers = layers_of(options.elements);
+  Gradients gradients(layers, group.rank());
+  Contenders contenders;
   for (const std::string& algorithm : kAlgorithms) {
     if (!options.wants(algorithm)) continue;
-    const nlohmann::json mine = is_plain(algorithm)
-                                    ? measure_plain(group, options, algorithm)
-                                    : measure(group, options, host, parse_algorithm(algorithm));
-    if (mine.is_null()) continue;  // this engine has no such thing
+    std::unique_ptr<Contender> one;
+    if (is_plain(algorithm)) {
+      one = std::make_unique<Plain>(group, options, algorithm);
+    } else {
+      one = std::make_unique<Compressing>(group, options, host, parse_algorithm(algorithm),
+                                          layers);
+    }
+    contenders.emplace_back(algorithm, std::move(one));
+  }
+  take_turns(group, options, gradients, contenders);
+  for (const auto& [algorithm, contender] : contenders) {
+    nlohmann::json mine = contender->result();
+    mine["runs"] = contender->runs;
     const std::string text = mine.dump();
     std::vector<nlohmann::json> ranks;
     for (const auto& bytes : all_gather(group, std::as_bytes(std::span(text)), 1 << 26)) {

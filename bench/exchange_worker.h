@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dgc/compressor.h"
 #include "dgc/group.h"
+#include "dgc/link.h"
 
 namespace dgc::bench::exchange_bench {
 
@@ -29,6 +31,8 @@ struct Options {
   std::string values = "fp16";
   int steps = 10;
   double timeout = 60.0;  ///< seconds
+  std::string link;       ///< to emulate, as parse_link has it; empty: none
+  std::string assume;     ///< link that `auto` takes for granted; empty: it is measured
   bool no_verify = false;
   bool as_json = false;
   bool quiet = false;
@@ -36,6 +40,9 @@ struct Options {
   bool wants(const std::string& name) const {
     return std::any_of(algorithms.begin(), algorithms.end(),
                        [&](const std::string& a) { return a == "all" || a == name; });
+  }
+  std::optional<Link> assumed_link() const {
+    return assume.empty() ? std::nullopt : std::optional(parse_link("--assume-link", assume));
   }
 };
 

@@ -4,7 +4,9 @@ set(with_threads
   base/test_patient_writer.cpp
   compress/test_compressor.cpp
   engine/test_address_store.cpp
+  engine/test_emulated_link.cpp
   engine/test_group.cpp
+  exchange/test_cost.cpp
   exchange/test_exchange.cpp
   exchange/test_owner.cpp)
 set(without_threads

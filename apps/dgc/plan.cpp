@@ -9,13 +9,13 @@
 #include <type_traits>
 
 #include "base/file.h"
+#include "base/quantity.h"
 #include "command.h"
 #include "dgc/error.h"
 #include "dgc/exchange.h"
 #include "plan/advice.h"
 #include "plan/chart.h"
 #include "plan/costs_file.h"
-#include "plan/quantity.h"
 #include "process/terminal.h"
 #include "train/measure_compute.h"
 
@@ -102,10 +102,10 @@ plan::Scenario setup_of(const Options& o) {
   setup.model = model_of(o);
   setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0, "0.001");
   setup.values = values_of(o.values);
-  setup.latency = plan::parse_duration("--latency", o.latency, true);
+  setup.latency = parse_duration("--latency", o.latency, true);
   setup.workers_per_node = parse_number("--workers-per-node", o.workers_per_node, 1, 1024, "8");
   if (!o.inside.empty()) {
-    setup.inside = plan::parse_bandwidth("--inside-bandwidth", o.inside);
+    setup.inside = parse_bandwidth("--inside-bandwidth", o.inside);
     if (setup.workers_per_node == 1)
       refuse("--inside-bandwidth", "a node has one worker",
              "say --workers-per-node 4, or leave it out");
@@ -119,7 +119,7 @@ plan::Scenario setup_of(const Options& o) {
   }
   if (!o.measure) {
     if (!o.batch.empty()) refuse("--batch", "belongs to --measure", "leave it out");
-    setup.compute = plan::parse_duration("--compute", o.compute);
+    setup.compute = parse_duration("--compute", o.compute);
     return setup;
   }
   if (o.model.empty()) {
@@ -155,7 +155,7 @@ std::vector<Plan> plans_of(const Options& o, plan::Scenario& setup) {
   const auto methods = methods_of(o, setup);
   std::vector<Plan> plans;
   for (const std::string& text : o.bandwidths) {
-    setup.bandwidth = plan::parse_bandwidth("--bandwidth", text);
+    setup.bandwidth = parse_bandwidth("--bandwidth", text);
     for (const int count : nodes) {
       Plan one{setup.bandwidth, count, {}, {}};
       for (const plan::Method method : methods)
@@ -183,7 +183,10 @@ json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
                 {"latency_seconds", setup.latency},
                 {"inside_bandwidth", setup.inside},
                 {"select_seconds_per_element", setup.costs.select},
+                {"encode_seconds_per_entry", setup.costs.encode},
                 {"seconds_per_entry", setup.costs.entry},
+                {"place_seconds_per_entry", setup.costs.place},
+                {"slice_seconds_per_element", setup.costs.slice},
                 {"dense_seconds_per_element", setup.costs.dense},
                 {"dense16_seconds_per_element", setup.costs.dense16},
                 {"seconds_per_byte", setup.costs.byte},
@@ -220,7 +223,7 @@ json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
 std::string summary_of(const plan::Scenario& setup) {
   std::string text = fmt::format(
       "{}, {} a step of one worker; DGC's message {}, {:.0f}x less than fp32", setup.model.title,
-      plan::duration_text(setup.compute), bytes_text(plan::message_bytes(setup)),
+      duration_text(setup.compute), bytes_text(plan::message_bytes(setup)),
       4.0 * static_cast<double>(setup.model.parameters) / plan::message_bytes(setup));
   if (setup.workers_per_node > 1)
     text += fmt::format("; {} workers a node", setup.workers_per_node);
@@ -235,14 +238,14 @@ void print_plans(const plan::Scenario& setup, const std::vector<Plan>& plans) {
   fmt::print("{}.\n{}", summary_of(setup), plan::assumptions_text(setup));
   for (std::size_t i = 0; i < plans.size();) {
     const double bandwidth = plans[i].bandwidth;
-    fmt::print("\n{}\n", plan::bandwidth_text(bandwidth));
+    fmt::print("\n{}\n", bandwidth_text(bandwidth));
     std::vector<std::vector<std::string>> rows = {
         {"nodes", "method", "step", "speed-up", "efficiency", "received", "  "}};
     std::string advice;
     for (; i < plans.size() && plans[i].bandwidth == bandwidth; ++i) {
       for (const plan::Prediction& p : plans[i].predictions) {
         rows.push_back({std::to_string(p.nodes), std::string(plan::title_of(p.method)),
-                        plan::duration_text(p.step), fmt::format("{:.1f}", p.speedup),
+                        duration_text(p.step), fmt::format("{:.1f}", p.speedup),
                         fmt::format("{:.0f} %", 100.0 * p.efficiency), bytes_text(p.received_bytes),
                         p.method == plans[i].advice.method ? "<- take this" : ""});
       }
@@ -256,7 +259,7 @@ void write_chart(const Options& o, const plan::Scenario& setup, const std::vecto
   const std::string extension = fs::path(o.chart).extension().string();
   std::vector<plan::Panel> panels;
   for (const Plan& one : plans) {
-    const std::string title = "speed-up at " + plan::bandwidth_text(one.bandwidth);
+    const std::string title = "speed-up at " + bandwidth_text(one.bandwidth);
     if (panels.empty() || panels.back().title != title) panels.push_back({title, {}});
     for (const plan::Prediction& p : one.predictions) {
       // allgather is auto without its shortcut: one line of the two is enough.

@@ -88,11 +88,16 @@ std::chrono::milliseconds timeout_of(const train::Settings& settings) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(settings.timeout * 1000.0));
 }
 
+std::unique_ptr<Group> over_link(std::unique_ptr<Group> group, const train::Settings& settings) {
+  if (settings.emulate_link.empty()) return group;
+  return make_emulated_link(std::move(group), parse_link("--emulate-link", settings.emulate_link));
+}
+
 }  // namespace
 
 int train_as_rank(const TrainJob& job, int workers) {
   process::keep_freed_memory();
-  const auto group = process::join_group("auto", timeout_of(job.settings));
+  const auto group = over_link(process::join_group("auto", timeout_of(job.settings)), job.settings);
   stop_on_signals();  // before, there is nothing to save: a signal ends it at once
   if (workers > 0 && workers != group->size()) {
     throw Error(ErrorCode::invalid_argument, "train", "--workers",
@@ -114,7 +119,8 @@ int train_in_threads(const TrainJob& job, int workers) {
                             job.settings.model),
                 "use --launch processes, or --dropout 0");
   }
-  const auto groups = make_local_groups(workers, timeout_of(job.settings));
+  auto groups = make_local_groups(workers, timeout_of(job.settings));
+  for (auto& group : groups) group = over_link(std::move(group), job.settings);
   std::vector<int> statuses(groups.size());
   std::vector<std::exception_ptr> errors(groups.size());
   std::vector<std::jthread> threads;

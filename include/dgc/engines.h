@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dgc/group.h"
+#include "dgc/link.h"
 
 namespace dgc {
 
@@ -103,6 +104,14 @@ std::unique_ptr<Group> make_shared_group(std::shared_ptr<RendezvousStore> store,
 /// process soon. Throws Error: timeout, peer_lost, engine_unavailable (also after such a failure).
 std::unique_ptr<Group> make_mpi_group(std::chrono::milliseconds timeout = kDefaultTimeout,
                                       const std::string& host_id = {});
+
+/// `group` as it would be over a slower network: each rank behind a link of its own, on which
+/// messages queue, take the delay, and need permission as Gloo's do. For tests, demonstrations and
+/// questions such as "what would my network do". The ranks have to be threads or processes of one
+/// machine, and all have to give the same link. engine() then says that a link is emulated.
+/// Results, errors and traffic() are those of `group`; a message that the link is too slow for is a
+/// timeout. Throws Error(invalid_argument) for a bandwidth or delay that cannot be.
+std::unique_ptr<Group> make_emulated_link(std::unique_ptr<Group> group, const Link& link);
 
 /// The engines of this build, of "local", "shared", "gloo", "mpi".
 std::vector<std::string> engines();

@@ -4,22 +4,24 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dgc/compressor.h"
+#include "dgc/costs.h"
 #include "dgc/group.h"
 #include "dgc/state.h"
 
 namespace dgc {
 
 enum class Algorithm {
-  automatic,  ///< allgather, and dense for tensors where that saves more than its second round
-  allgather,  ///< every message to everybody: exact DGC
-  owner,      ///< owners of index ranges select again; traffic does not grow with the workers
-  dense,      ///< selected entries in a dense reduce-scatter and gather; exact DGC
+  automatic,     ///< for each bucket what is predicted to take least time: see Costs
+  allgather,     ///< every message to everybody: exact DGC
+  owner,         ///< owners of index ranges select again; traffic does not grow with the workers
+  dense,         ///< selected entries in a dense reduce-scatter and gather; exact DGC
   hierarchical,  ///< dense inside a host, allgather between hosts
 };
 std::string_view name_of(Algorithm algorithm) noexcept;
@@ -39,8 +41,16 @@ struct ExchangeOptions {
   /// A step in which a gradient of any rank is NaN or infinite is dropped on all ranks, as if it
   /// had not been. Costs a round more in each step. Otherwise such a step is an error.
   bool skip_nonfinite = false;
+  /// For `automatic`: the link between workers. Empty: it is measured, and the work as well, when
+  /// the Exchange is made. Given, the default Costs go with it, and a run chooses as another did.
+  std::optional<Link> link = {};
+  /// For `automatic`: the constants of another Exchange (its costs()), to choose as that one did.
+  /// Wins over `link`.
+  std::optional<Costs> costs = {};
+  /// Allows `automatic` to choose owner, which selects twice: not exactly what the others compute.
+  bool reselect = false;
   /// Name of this machine for the hierarchical algorithm; empty: Group::host().
-  std::string host;
+  std::string host = {};
 };
 
 /// What one phase of an exchange moved, on this rank.
@@ -168,6 +178,8 @@ class Exchange {
   double clip_factor() const noexcept;
   /// Norm of these gradients, for Compressor::Call::norm.
   double norm(std::span<const Gradient> gradients) const;
+  /// What `automatic` chooses by; the same on all ranks.
+  const Costs& costs() const noexcept;
 
  private:
   struct Impl;

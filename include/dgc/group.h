@@ -68,7 +68,7 @@ class Group {
   int size() const noexcept { return size_; }
   /// What users call rank `r` of this group: its number in the outermost group.
   virtual int world_rank(int r) const noexcept { return r; }
-  /// "local", "shared", "gloo", "mpi".
+  /// "local", "gloo", "mpi"; more where a link is emulated (make_emulated_link).
   virtual std::string_view engine() const noexcept = 0;
   /// Identifies the machine: ranks with the same text share it.
   virtual std::string host() const = 0;

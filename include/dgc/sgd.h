@@ -284,6 +284,8 @@ class Sgd : public torch::optim::Optimizer {
   /// u and v of this rank. After a step that failed they hold its gradients, as if it had sent
   /// nothing (but for the hierarchical algorithm, where a host's mean may never have been known).
   const State& state_of_rank() const noexcept;
+  /// What the algorithm `automatic` chooses by.
+  const Costs& costs() const noexcept;
   Group& group() noexcept;
 
   /// libtorch's way of saving an optimizer knows one file and one process: these throw

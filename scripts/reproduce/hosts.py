@@ -98,17 +98,20 @@ class Hosts:
     limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes.
 
     With `delay_ms` each frame takes that long from host to host. The bridge is then a process in
-    user space (slow_switch.py), which keeps up with some 200 Mbit/s in all.
+    user space (slow_switch.py), which keeps up with some 200 Mbit/s in all. It can lose frames: `drop`
+    is a share of all, `cuts` are (host, from, to) in seconds since the hosts were made.
 
     With `hostname="node"` the hosts are called node0, node1 and so on, and find each other by these
     names. As Debian's installer sets it up, a host's own name is 127.0.1.1."""
 
     def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc", hostname: str | None = None,
-                 delay_ms: float = 0.0):
+                 delay_ms: float = 0.0, drop: float = 0.0, cuts: tuple = ()):
         if not 1 <= count <= 200:
             raise HostsError(f"{count} hosts: 1 to 200 are possible")
         self.count, self.rate, self.prefix, self.hostname = count, rate, prefix, hostname
-        self.delay_ms = delay_ms
+        if (drop or cuts) and not delay_ms:
+            raise HostsError("frames are lost by the switch in user space: give a delay, too")
+        self.delay_ms, self.drop, self.cuts = delay_ms, drop, cuts
         self._limited = False  # the devices have a token bucket now
         self._lock = None
         self._anchors: list[subprocess.Popen] = []
@@ -227,7 +230,10 @@ class Hosts:
         for host in range(self.count):
             _command("ip", "netns", "exec", self.name(host), *program, "--offloads-off", "eth0")
         ports = [f"port{host}" for host in range(self.count)]
-        process = subprocess.Popen(["ip", "netns", "exec", f"{self.prefix}-switch", *program, str(self.delay_ms), *ports],
+        losses = ["--drop", str(self.drop)]
+        for host, begin, end in self.cuts:
+            losses += ["--cut", f"port{host}:{begin}:{end}"]
+        process = subprocess.Popen(["ip", "netns", "exec", f"{self.prefix}-switch", *program, *losses, str(self.delay_ms), *ports],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
         if process.stdout.readline() != b"ready\n":
             raise HostsError("the slow switch did not start: does this kernel have packet sockets (AF_PACKET)?")

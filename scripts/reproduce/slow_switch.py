@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""slow_switch.py DELAY_MS PORT…: a switch in user space that hands every frame over DELAY_MS later.
+"""slow_switch.py [--drop SHARE] [--cut PORT:FROM:TO …] DELAY_MS PORT…: a switch in user space that
+hands every frame over DELAY_MS later.
 
 Not every kernel has netem. This works with any: it reads frames from the ports, waits, and writes
 them to the port that leads to their receiver, or to all for ARP. Frames keep their order. hosts.py
 starts it in the namespace of the switch; it ends with hosts.py.
+
+--drop loses that share of the frames, always the same ones of a run. --cut loses all frames from and
+to a port between two moments, in seconds since the switch began.
 """
+import argparse
 import ctypes
 import fcntl
 import heapq
 import itertools
+import random
 import select
 import socket
 import struct
@@ -35,8 +41,20 @@ def without_offloads(device):
                 pass  # a device without it has nothing to turn off
 
 
+def cut_of(text):
+    port, begin, end = text.split(":")
+    return port, float(begin), float(end)
+
+
 def main():
-    delay, ports = float(sys.argv[1]) / 1e3, sys.argv[2:]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--drop", type=float, default=0.0)
+    parser.add_argument("--cut", type=cut_of, action="append", default=[])
+    parser.add_argument("delay_ms", type=float)
+    parser.add_argument("ports", nargs="+")
+    options = parser.parse_args()
+    delay, ports = options.delay_ms / 1e3, options.ports
+    chance, began = random.Random(1), time.monotonic()
     sockets = []
     for port in ports:
         without_offloads(port)
@@ -51,6 +69,12 @@ def main():
         by_file[one.fileno()] = one
     place = {}  # the port behind which an address was seen
     waiting, number = [], itertools.count()
+    name = dict(zip(sockets, ports))
+
+    def lost(one):
+        now = time.monotonic() - began
+        return any(port == name[one] and begin <= now < end for port, begin, end in options.cut)
+
     print("ready", flush=True)
     while True:
         now = time.monotonic()
@@ -74,7 +98,11 @@ def main():
                     continue  # our own
                 place[frame[6:12]] = source
                 known = place.get(frame[0:6])
+                if (options.drop and chance.random() < options.drop) or lost(source):
+                    continue
                 for out in [known] if known is not None else [s for s in sockets if s is not source]:
+                    if lost(out):
+                        continue
                     heapq.heappush(waiting, (time.monotonic() + delay, next(number), frame, out))
 
 

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <utility>
 
+#include "exchange/choose.h"
 #include "exchange/parcels.h"
 #include "exchange/sampled_norm.h"
 
@@ -41,19 +42,22 @@ bool BucketRunner::agrees_first() const {
 BucketRunner::Ways BucketRunner::ways_of(std::span<const std::size_t> tensors,
                                          std::uint64_t step) const {
   const std::vector<std::size_t> all(tensors.begin(), tensors.end());
-  if (context_.options.algorithm == Algorithm::dense) return {{}, all};
-  if (context_.options.algorithm != Algorithm::automatic) return {all, {}};
-  Ways ways;
-  double saved = 0.0;
+  const ExchangeOptions& options = context_.options;
+  if (options.algorithm == Algorithm::dense) return {.dense = all};
+  if (options.algorithm == Algorithm::owner) return {.owner = true};
+  if (options.algorithm != Algorithm::automatic) return {.sparse = all};
+  std::vector<Item> items;
   for (const std::size_t t : tensors) {
     const Load load = context_.load_of(t, step);
-    const double here =
-        saved_by_dense(load, context_.values_of(load), context_.options.dense_transport,
-                       context_.group.size());
-    saved += std::max(here, 0.0);
-    (here > 0.0 ? ways.dense : ways.sparse).push_back(t);
+    items.push_back({load, context_.values_of(load)});
   }
-  return saved < kTwoRounds ? Ways{all, {}} : ways;
+  const Choice choice = choose({context_.group.size(), options.dense_transport, context_.costs},
+                               items, options.reselect);
+  Ways ways{.owner = choice.owner};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    (choice.dense[i] ? ways.dense : ways.sparse).push_back(all[i]);
+  }
+  return ways;
 }
 
 std::vector<std::uint64_t> BucketRunner::bounds_of(std::size_t bucket, std::uint64_t step) const {
@@ -61,13 +65,10 @@ std::vector<std::uint64_t> BucketRunner::bounds_of(std::size_t bucket, std::uint
   std::vector<std::uint64_t> bounds;
   if (agrees_first()) bounds.push_back(parcel_bound(tensors.size(), 0));
   if (topology_) return bounds;  // its other rounds are among some of the ranks
-  std::vector<std::uint64_t> rest;
-  if (context_.options.algorithm == Algorithm::owner) {
-    rest = owner_bounds(context_, step, tensors);
-  } else {
-    const Ways ways = ways_of(tensors, step);
-    rest = allgather_bounds(context_, step, ways.sparse, ways.dense);
-  }
+  const Ways ways = ways_of(tensors, step);
+  const std::vector<std::uint64_t> rest =
+      ways.owner ? owner_bounds(context_, step, tensors)
+                 : allgather_bounds(context_, step, ways.sparse, ways.dense);
   bounds.insert(bounds.end(), rest.begin(), rest.end());
   return bounds;
 }
@@ -137,8 +138,8 @@ void BucketRunner::drop_absent(Task& task, const Notice& agreed) const {
 
 void BucketRunner::exchange(Task& task, Contents& contents) {
   if (topology_) return run_hierarchical(context_, *topology_, task, contents);
-  if (context_.options.algorithm == Algorithm::owner) return run_owner(context_, task, contents);
   const Ways ways = ways_of(buckets_[task.notice.bucket], context_.state.step());
+  if (ways.owner) return run_owner(context_, task, contents);
   std::vector<Gradient> sparse;
   std::vector<Gradient> dense;
   for (const Gradient& gradient : task.gradients) {

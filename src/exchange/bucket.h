@@ -44,10 +44,12 @@ class BucketRunner {
   void drop_absent(Task& task, const Notice& agreed) const;
   void check(const Given& given) const;
   bool agrees_first() const;
-  /// Tensors that go as frames, and those that go densely; the same on every rank.
+  /// Tensors that go as frames, and those that go densely; or owners for all. The same on every
+  /// rank.
   struct Ways {
-    std::vector<std::size_t> sparse;
-    std::vector<std::size_t> dense;
+    std::vector<std::size_t> sparse = {};
+    std::vector<std::size_t> dense = {};
+    bool owner = false;
   };
   Ways ways_of(std::span<const std::size_t> tensors, std::uint64_t step) const;
   std::vector<std::uint64_t> bounds_of(std::size_t bucket, std::uint64_t step) const;

@@ -18,6 +18,7 @@ struct Context {
   State& state;
   Compressor& compressor;
   const ExchangeOptions& options;
+  const Costs& costs;
 
   /// k of a tensor of the state at a step.
   Load load_of(std::size_t tensor, std::uint64_t step) const;
@@ -98,6 +99,7 @@ struct Contents {
   std::uint64_t message_bytes = 0;
   Traffic moved;
   std::size_t sparse = 0;      // tensors that went as frames
+  bool reselected = false;     // by owners
   bool lengths_first = false;  // room for the messages would have been too much
   Collected::Seconds seconds;
   double gradient_squares = 0.0;

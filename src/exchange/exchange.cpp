@@ -19,6 +19,7 @@
 #include "engine/ended.h"
 #include "exchange/bucket.h"
 #include "exchange/driver.h"
+#include "exchange/link_costs.h"
 #include "exchange/options.h"
 #include "wire/message.h"
 
@@ -49,6 +50,12 @@ std::string describe(const Group& group, const std::vector<TensorSpec>& model,
   for (const auto& bucket : buckets) text += fmt::format("bucket of {}\n", fmt::join(bucket, ", "));
   text += compared_text(compress_options(), compress);
   text += compared_text(exchange_options(), options);
+  if (options.costs) {
+    const Costs& c = *options.costs;
+    text += fmt::format("costs {} {} {} {} {} {} {} {} {} {} {} {}\n", c.link.bytes_per_second,
+                        c.link.delay.count(), c.select, c.encode, c.entry, c.place, c.slice,
+                        c.dense, c.dense16, c.byte, c.message, c.round);
+  }
   text += fmt::format("workers {}\nstep {}\n", state.workers(), state.step());
   return text;
 }
@@ -89,7 +96,8 @@ struct Exchange::Impl {
   std::optional<State> own;
   State& state;
   Compressor compressor;
-  Context context{group, model, state, compressor, options};
+  Costs costs;  // for `automatic`
+  Context context{group, model, state, compressor, options, costs};
   BucketRunner runner{context, topology, buckets};
 
   std::atomic<bool> stop{false};
@@ -119,6 +127,15 @@ struct Exchange::Impl {
           "give no buckets");
     }
     check_state();
+  }
+
+  Costs find_costs() const {
+    if (options.costs) return *options.costs;
+    if (options.link) return costs_over(*options.link);
+    if (options.algorithm != Algorithm::automatic) return {};
+    std::uint64_t elements = 0;
+    for (const TensorSpec& tensor : model) elements += tensor.elements();
+    return measure_costs(group, {compressor.options(), options.dense_transport, elements});
   }
 
   static std::optional<Topology> topology_of(Group& group, const ExchangeOptions& options) {
@@ -212,6 +229,7 @@ struct Exchange::Impl {
     sum.densely.resize(model.size());
     std::size_t sparse = 0;
     std::size_t dense = 0;
+    std::size_t owner = 0;
     bool lengths_first = false;
     for (std::size_t b = 0; b < all.size(); ++b) {
       const exchange::Contents& one = all[b];
@@ -226,7 +244,7 @@ struct Exchange::Impl {
       sum.seconds.statistics += one.seconds.statistics;
       sum.gradient_norm += one.gradient_squares;
       sum.residual_norm += one.residual_squares;
-      sparse += one.sparse;
+      (one.reselected ? owner : sparse) += one.sparse;
       dense += one.dense_tensors.size();
       for (const std::size_t t : one.dense_tensors) sum.densely[t] = true;
       lengths_first |= one.lengths_first;
@@ -238,7 +256,8 @@ struct Exchange::Impl {
     sum.residual_norm = std::sqrt(sum.residual_norm);
     sum.choice = options.algorithm == Algorithm::automatic
                      ? fmt::format("allgather {}, dense {}", sparse, dense)
-                     : fmt::format("{} {}", name_of(options.algorithm), sparse + dense);
+                     : fmt::format("{} {}", name_of(options.algorithm), sparse + dense + owner);
+    if (options.reselect) sum.choice += fmt::format(", owner {}", owner);
     if (lengths_first) sum.choice += ", lengths first";
     sum.contents_->buckets = std::move(all);
     return sum;
@@ -284,6 +303,7 @@ Exchange::Exchange(Group& group, std::vector<TensorSpec> model, CompressOptions 
                                    std::move(options), state, std::move(buckets));
     handshake(group, describe(group, impl_->model, impl_->buckets, impl_->state,
                               impl_->compressor.options(), impl_->options));
+    impl_->costs = impl_->find_costs();
   } catch (const std::exception& error) {
     group.fail(as_error(error));
     throw;
@@ -462,6 +482,8 @@ State& Exchange::state() noexcept { return impl_->state; }
 const State& Exchange::state() const noexcept { return impl_->state; }
 std::span<const TensorStats> Exchange::stats() const noexcept { return impl_->compressor.stats(); }
 double Exchange::clip_factor() const noexcept { return impl_->compressor.clip_factor(); }
+
+const Costs& Exchange::costs() const noexcept { return impl_->costs; }
 
 double Exchange::norm(std::span<const Gradient> gradients) const {
   if (!impl_->topology) return impl_->compressor.norm(gradients);

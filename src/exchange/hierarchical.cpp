@@ -151,7 +151,8 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
     }
     share.call.norm = std::sqrt(squares);
   }
-  Context inside{*across, context.model, context.state, context.compressor, context.options};
+  Context inside{*across,            context.model,   context.state,
+                 context.compressor, context.options, context.costs};
   Contents part;
   run_allgather(inside, share, share.gradients, {}, part);
   contents.message_bytes += part.message_bytes;

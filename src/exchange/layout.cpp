@@ -102,12 +102,9 @@ double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
     const double l = n / h;
     return n - 1 + 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
   }
-  return (message || dense ? n - 1 : 0.0) + (dense ? n - 1 : 0.0);
-}
-
-double saved_by_dense(const Load& tensor, ValueType values, ValueType transport,
-                      int workers) noexcept {
-  return allgather_bytes(tensor, values, workers) - dense_bytes(tensor, transport, workers);
+  if (!message && !dense) return 0.0;
+  // What is dense goes with the messages, and its sums come back.
+  return dense ? 2.0 * (n - 1) : n - 1;
 }
 
 }  // namespace dgc::exchange

@@ -36,13 +36,4 @@ double received_bytes(Algorithm algorithm, double message, double dense, int wor
 double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
                      int hosts) noexcept;
 
-/// Bytes that a worker is predicted to receive less for this tensor by the dense algorithm than in
-/// a message; negative where they are more.
-double saved_by_dense(const Load& tensor, ValueType values, ValueType transport,
-                      int workers) noexcept;
-/// What the dense algorithm has to save in a bucket, all tensors together: it takes two rounds
-/// more. On 1 Gbps this many bytes take half a millisecond, about as long as two rounds between
-/// processes that have other work to do.
-inline constexpr double kTwoRounds = 64 * 1024;
-
 }  // namespace dgc::exchange

@@ -30,6 +30,26 @@ Algorithm parse_algorithm(std::string_view name) {
   return parse_choice("algorithm", name, algorithms());
 }
 
+namespace {
+
+/// Texts that parse_link reads back without losing a bit; empty: it is measured.
+Option<ExchangeOptions> link_option() {
+  using O = ExchangeOptions;
+  return {.name = "link",
+          .parse =
+              [](O& o, std::string_view text) {
+                o.link = text.empty() ? std::nullopt : std::optional(parse_link("link", text));
+              },
+          .print =
+              [](const O& o) {
+                return o.link ? fmt::format("{}B/s,{}s", o.link->bytes_per_second,
+                                            o.link->delay.count())
+                              : std::string();
+              }};
+}
+
+}  // namespace
+
 std::span<const Option<ExchangeOptions>> exchange_options() {
   using O = ExchangeOptions;
   static const std::vector<Option<O>> all = {
@@ -37,6 +57,8 @@ std::span<const Option<ExchangeOptions>> exchange_options() {
       plain_option("check_parameters_every", &O::check_parameters_every),
       choice_option("dense_transport", &O::dense_transport, value_types()),
       plain_option("skip_nonfinite", &O::skip_nonfinite),
+      link_option(),
+      plain_option("reselect", &O::reselect),
       plain_option("host", &O::host, false),
   };
   return all;
@@ -47,6 +69,12 @@ void exchange::check_options(const ExchangeOptions& options) {
     throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
                 fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
                 "use fp32, fp16 or bf16");
+  }
+  const std::optional<Link> link = options.costs ? options.costs->link : options.link;
+  if (link && (!(link->bytes_per_second > 0.0) || !(link->delay.count() >= 0.0))) {
+    throw Error(ErrorCode::invalid_argument, "exchange", "link",
+                fmt::format("{} bytes a second, {} s", link->bytes_per_second, link->delay.count()),
+                "give what parse_link(\"100Mbps,25ms\") gives");
   }
   if (options.check_parameters_every < 0) {
     throw Error(ErrorCode::invalid_argument, "exchange", "check_parameters_every",

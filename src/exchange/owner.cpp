@@ -252,6 +252,7 @@ void run_owner(Context& context, Task& task, Contents& contents) {
         return chosen;
       });
   contents.sparse = task.gradients.size();
+  contents.reselected = true;
 }
 
 }  // namespace dgc::exchange

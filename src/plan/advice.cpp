@@ -12,7 +12,7 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/quantity.h"
+#include "base/quantity.h"
 
 namespace dgc::plan {
 namespace {
@@ -115,11 +115,14 @@ std::string assumptions_text(const Scenario& setup) {
     text += fmt::format("; inside a node it has {}", bandwidth_text(setup.inside));
   }
   text += fmt::format(
-      ".\nA core takes {} to compress an element, {} to add an entry that it receives, {} ({} as "
-      "fp16)\nto average an element densely, {} for a byte, {} for a message, {} for a round of "
-      "messages.\nCompression pays if it saves {:.0f} % of the dense step. --latency and --costs "
-      "FILE change these.\n",
-      duration_text(c.select), duration_text(c.entry), duration_text(c.dense),
+      ".\nA core takes {} to select from an element, {} to encode an entry, {} to add one, {} to\n"
+      "place one densely; {} an element to send entries densely, {} ({} as fp16) to average one;\n"
+      "{} for a byte, {} for a message, {} for a round of messages. `auto` of an exchange "
+      "measures\n"
+      "these (dgc info --group).\nCompression pays if it saves {:.0f} % of the dense step. "
+      "--latency and --costs FILE change these.\n",
+      duration_text(c.select), duration_text(c.encode), duration_text(c.entry),
+      duration_text(c.place), duration_text(c.slice), duration_text(c.dense),
       duration_text(c.dense16), duration_text(c.byte), duration_text(c.message),
       duration_text(c.round), 100.0 * kWorthwhile);
   return text;

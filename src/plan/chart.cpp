@@ -11,7 +11,7 @@
 #include <cmath>
 #include <map>
 
-#include "plan/quantity.h"
+#include "base/quantity.h"
 
 namespace dgc::plan {
 namespace {

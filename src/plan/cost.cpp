@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "dgc/schedule.h"
-#include "exchange/layout.h"
+#include "exchange/choose.h"
 
 namespace dgc::plan {
 namespace {
@@ -24,7 +24,11 @@ struct Traffic {
 };
 
 struct Part {
+  double encoded = 0.0;   ///< entries of the own message
   double entries = 0.0;   ///< received, decoded and added
+  double whole = 0.0;     ///< elements copied into messages or added from them, without positions
+  double placed = 0.0;    ///< entries laid out densely
+  double slices = 0.0;    ///< elements laid out densely
   double elements = 0.0;  ///< selected from
   double dense = 0.0;     ///< averaged densely
 };
@@ -47,6 +51,14 @@ double whole_bytes(const Scenario& setup, double share) {
   return 4.0 * static_cast<double>(setup.model.one_dimensional) * share;
 }
 
+/// The link as the exchange sees it.
+exchange::CostSetup exchange_setup(const Scenario& setup, int workers) {
+  exchange::CostSetup seen{.workers = workers, .costs = setup.costs};
+  seen.costs.link = {.bytes_per_second = setup.bandwidth * setup.payload / 8.0,
+                     .delay = std::chrono::duration<double>(setup.latency)};
+  return seen;
+}
+
 /// What `auto` sends densely: tensors of one dimension, and the others.
 struct Apart {
   bool whole;
@@ -54,11 +66,10 @@ struct Apart {
 };
 Apart chosen_by_auto(const Scenario& setup, int workers) {
   const std::uint64_t n = setup.model.one_dimensional;
-  const double whole = exchange::saved_by_dense({n, n}, ValueType::fp32, ValueType::fp32, workers);
-  const double rest =
-      exchange::saved_by_dense(sparse_load(setup, 1.0), setup.values, ValueType::fp32, workers);
-  if (std::max(whole, 0.0) + std::max(rest, 0.0) < exchange::kTwoRounds) return {false, false};
-  return {whole > 0.0, rest > 0.0};
+  const exchange::Item items[] = {{{n, n}, ValueType::fp32},
+                                  {sparse_load(setup, 1.0), setup.values}};
+  const auto choice = exchange::choose(exchange_setup(setup, workers), items, false);
+  return {choice.dense[0], choice.dense[1]};
 }
 
 /// Bytes that go to workers anywhere, evenly: some of them are on the same node.
@@ -71,15 +82,15 @@ void spread(Traffic& traffic, int nodes, int per_node) {
 }
 
 /// Averaged inside each node first, as topology-aware libraries do.
-Traffic dense_traffic(double bytes, int nodes, int per_node, bool lengths) {
+Traffic dense_traffic(double bytes, int nodes, int per_node) {
   const double h = nodes;
   const double l = per_node;
   Traffic traffic;
   traffic.link = 2.0 * bytes * (h - 1) / h;
   traffic.inside = 2.0 * bytes * (l - 1) / l;
   traffic.received = traffic.link / l + traffic.inside;
-  traffic.rounds = (lengths ? 4.0 : 2.0) * ((h > 1 ? 1.0 : 0.0) + (l > 1 ? 1.0 : 0.0));
-  traffic.messages = (lengths ? 4.0 : 2.0) * ((h - 1) + (l - 1));
+  traffic.rounds = 2.0 * ((h > 1 ? 1.0 : 0.0) + (l > 1 ? 1.0 : 0.0));
+  traffic.messages = 2.0 * ((h - 1) + (l - 1));
   return traffic;
 }
 
@@ -95,9 +106,11 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
     case Method::owner:
       traffic.received = exchange::received_bytes(Algorithm::owner, message, 0.0, n, n);
       traffic.messages = exchange::sent_messages(Algorithm::owner, true, false, n, n);
-      traffic.rounds = 4.0;
+      traffic.rounds = 2.0;
       // A worker adds up and selects again in its own range.
-      part.entries = 2.0 * (k + whole);
+      part.encoded = k * (1.0 + 1.0 / n);
+      part.entries = 2.0 * k;
+      part.whole = 3.0 * whole;
       part.elements *= 1.0 + 1.0 / n;
       spread(traffic, nodes, l);
       return traffic;
@@ -111,7 +124,9 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       traffic.link = across * l;
       traffic.inside = traffic.received - across;
       traffic.rounds = 4.0 + 2.0 * nodes;
-      part.entries = (k + whole) * nodes;
+      part.encoded = k * share;
+      part.entries = k * nodes;
+      part.whole = (share + nodes) * whole;
       part.elements *= share;
       part.dense = all;
       return traffic;
@@ -126,14 +141,17 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       const double sent = (whole_apart ? 0.0 : whole_bytes(setup, 1.0)) +
                           (rest_apart ? 0.0 : sparse_bytes(setup, 1.0));
       const double framed = sent > 0.0 ? sent + kMessageOverhead : 0.0;
-      part.dense = (whole_apart ? whole : 0.0) + (rest_apart ? part.elements : 0.0);
-      part.entries = n * ((whole_apart ? 0.0 : whole) + (rest_apart ? 0.0 : k));
-      if (rest_apart) part.elements = 0.0;
-      const bool apart = part.dense > 0.0;
+      const double slices = (whole_apart ? whole : 0.0) + (rest_apart ? part.elements : 0.0);
+      part.slices = slices;
+      part.placed = rest_apart ? k : 0.0;
+      part.encoded = rest_apart ? 0.0 : k;
+      part.entries = rest_apart ? 0.0 : n * k;
+      part.whole = whole_apart ? 0.0 : (n + 1.0) * whole;
+      const bool apart = slices > 0.0;
       const Algorithm algorithm = choose ? Algorithm::automatic : Algorithm::allgather;
-      traffic.received = exchange::received_bytes(algorithm, framed, part.dense, n, n);
+      traffic.received = exchange::received_bytes(algorithm, framed, slices, n, n);
       traffic.messages = exchange::sent_messages(algorithm, sent > 0.0, apart, n, n);
-      traffic.rounds = (sent > 0.0 ? 1.0 : 0.0) + (apart ? 2.0 : 0.0);
+      traffic.rounds = apart ? 2.0 : 1.0;
       spread(traffic, nodes, l);
       return traffic;
     }
@@ -195,19 +213,19 @@ Prediction predict(const Scenario& setup, Method method, int nodes) {
   } else {
     // 16-bit values have a byte of scale for each 256.
     p.message_bytes = method == Method::dense ? 4.0 * n : n * (2.0 + 1.0 / 256.0);
-    traffic =
-        dense_traffic(p.message_bytes, nodes, setup.workers_per_node, method == Method::dense16);
+    traffic = dense_traffic(p.message_bytes, nodes, setup.workers_per_node);
     part.dense = n;
   }
-  // Each bucket asks first who has which gradients, and then moves them. A clipped step is known
-  // after backward only, and goes as one.
+  // A clipped step is known after backward only, and goes as one bucket.
   const double buckets = setup.model.clipped ? 1.0 : std::ceil(4.0 * n / kBucketBytes);
-  traffic.rounds = buckets * (traffic.rounds + 1.0);
-  traffic.messages = buckets * (traffic.messages + workers - 1.0);
+  traffic.rounds *= buckets;
+  traffic.messages *= buckets;
 
   const double dense_cost = method == Method::dense16 ? costs.dense16 : costs.dense;
   p.coding =
-      turns * (part.elements * costs.select + part.entries * costs.entry + part.dense * dense_cost);
+      turns * (part.elements * costs.select + part.encoded * costs.encode +
+               part.entries * costs.entry + part.placed * costs.place + part.slices * costs.slice +
+               part.whole * costs.dense + part.dense * dense_cost);
   const double wire = 8.0 * traffic.link / (setup.bandwidth * setup.payload) +
                       8.0 * traffic.inside / setup.inside + traffic.rounds * setup.latency;
   // What is sent is handled as well as what is received.

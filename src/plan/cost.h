@@ -6,25 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "dgc/costs.h"
 #include "dgc/wire.h"
 #include "models/catalogue.h"
 
 namespace dgc::plan {
-
-/// Work of one core, in seconds.
-struct Costs {
-  double select = 0.9e-9;  ///< an element: correct, select, encode
-  double entry = 23e-9;    ///< an entry received: check, decode, add
-  /// An element of a gradient that is averaged densely, beside moving it: adding up, applying. As
-  /// in a good all-reduce; `dgc train --mode dense` costs more (docs/plan.md).
-  double dense = 0.5e-9;
-  double dense16 = 1.0e-9;  ///< the same with conversion to 16 bits and back
-  double byte = 0.1e-9;     ///< a byte sent or received: system calls, copies, TCP
-  double message = 10e-6;   ///< a message sent and received: system calls, headers
-  /// A round that a worker takes part in: sleeping until the others' messages are there, and being
-  /// put on a core again. The default is that of a core with nothing else to do.
-  double round = 20e-6;
-};
 
 /// What is planned for.
 struct Scenario {
@@ -40,7 +26,7 @@ struct Scenario {
   /// All workers of all nodes share this many cores (nodes are namespaces or containers of one
   /// machine), one thread each. 0: every worker has its own.
   int shared_cores = 0;
-  Costs costs;
+  Costs costs;  ///< of one core; its link is not looked at
 };
 
 enum class Method { dense, dense16, automatic, allgather, owner, hierarchical };

@@ -23,10 +23,11 @@ void read_costs(const std::filesystem::path& path, Scenario& setup) {
   const auto costs = nlohmann::json::parse(begin, begin + file.contents().size(), nullptr, false);
   if (!costs.is_object()) refuse("is not a JSON object", R"(as {"select": 0.9e-9})");
   Costs& c = setup.costs;
-  const std::map<std::string, double*> known = {{"select", &c.select}, {"entry", &c.entry},
-                                                {"dense", &c.dense},   {"dense16", &c.dense16},
-                                                {"byte", &c.byte},     {"message", &c.message},
-                                                {"round", &c.round},   {"payload", &setup.payload}};
+  const std::map<std::string, double*> known = {
+      {"select", &c.select},   {"encode", &c.encode},      {"entry", &c.entry},
+      {"place", &c.place},     {"slice", &c.slice},        {"dense", &c.dense},
+      {"dense16", &c.dense16}, {"byte", &c.byte},          {"message", &c.message},
+      {"round", &c.round},     {"payload", &setup.payload}};
   std::vector<std::string> names;
   for (const auto& [name, place] : known) names.push_back(name);
   for (const auto& [name, value] : costs.items()) {

@@ -271,6 +271,7 @@ std::span<const TensorStats> Sgd::tensor_stats() const noexcept {
 }
 const State& Sgd::state_of_rank() const noexcept { return impl_->exchange->state(); }
 const SgdOptions& Sgd::options() const noexcept { return impl_->options; }
+const Costs& Sgd::costs() const noexcept { return impl_->exchange->costs(); }
 Group& Sgd::group() noexcept { return impl_->group; }
 
 void Sgd::save(torch::serialize::OutputArchive&) const {

@@ -16,7 +16,8 @@ namespace {
 const std::vector<std::string> kOfARank = {"workers", "launch", "threads", "loaders", "timeout",
                                            "data",    "train",  "valid",   "test"};
 /// May change between a run and its continuation, beside those.
-const std::vector<std::string> kHowItRuns = {"log-every", "keep", "checkpoint-every"};
+const std::vector<std::string> kHowItRuns = {"log-every", "keep", "checkpoint-every",
+                                             "emulate-link"};
 
 bool among(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();

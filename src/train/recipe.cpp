@@ -8,6 +8,7 @@
 
 #include "base/nearest.h"
 #include "dgc/error.h"
+#include "dgc/link.h"
 #include "train/lr_schedule.h"
 
 namespace dgc::train {
@@ -24,9 +25,9 @@ constexpr const char* kCommon = R"({
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
   "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
   "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "values": "fp16", "dense-values": "fp32",
-  "algorithm": "auto", "momentum-correction": true, "masking": true, "clipping": true,
+  "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": true, "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
-  "timeout": 60, "log-every": 10, "checkpoint-every": 500, "keep": 2
+  "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2
 })";
 
 // CIFAR-10 as in the paper: 164 epochs, total batch 128 on 4 workers, rate / 10 at half and three
@@ -185,6 +186,8 @@ void check_together(const Settings& s, const json& given) {
   if (s.image_size > 0 && !any_size) refuse("image-size", "these images have one size already");
   if (s.convolutions > 3) refuse("convolutions", fmt::format("{} is not 2 or 3", s.convolutions));
   LrSchedule::parse(s.lr_schedule);
+  if (!s.link.empty()) parse_link("--link", s.link);
+  if (!s.emulate_link.empty()) parse_link("--emulate-link", s.emulate_link);
   modes_of(s);
 }
 

@@ -140,6 +140,7 @@ constexpr Member<Result> kRest[] = {
     {"waiting_share", &Result::waiting_share},
     {"skipped_files", &Result::skipped_files, true},
     {"parameters_hash", &Result::parameters_hash},
+    {"costs", &Result::costs},
     {"finished", &Result::finished},
 };
 

@@ -130,6 +130,7 @@ struct Result {
   double data_share = kUnknown, waiting_share = kUnknown;  ///< of `seconds`
   double skipped_files = kUnknown;
   std::string parameters_hash;
+  std::string costs;  ///< what `auto` chose by, as text; empty with other algorithms
   bool finished = false;
 
   /// The figures that follow from what was added up.

@@ -37,7 +37,8 @@ struct Settings {
   bool momentum_correction = true, masking = true, clipping = true, warmup = true;
 
   std::int64_t workers = 0, threads = 0, loaders = 0, seed = 0;
-  std::string launch;
+  std::string launch, link, emulate_link;
+  bool reselect = false;
   double timeout = 0.0;
   std::int64_t log_every = 0, checkpoint_every = 0, keep = 0;
 };

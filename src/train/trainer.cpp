@@ -27,6 +27,7 @@
 #include "train/optimizer.h"
 #include "train/prefetch.h"
 #include "train/resume_point.h"
+#include "train/run_costs.h"
 #include "train/run_folder.h"
 #include "train/skipped_files.h"
 #include "train/task.h"
@@ -102,9 +103,11 @@ class Trainer {
     steps_ = settings_.steps > 0 ? static_cast<std::uint64_t>(settings_.steps)
                                  : steps_in(settings_.epochs);
     epochs_ = real(steps_) / real(steps_per_epoch_);
-    sgd_ = std::make_unique<Sgd>(
-        group, task_->model(),
-        optimizer_options(settings_, request.mode, static_cast<std::int64_t>(steps_per_epoch_)));
+    SgdOptions options =
+        optimizer_options(settings_, request.mode, static_cast<std::int64_t>(steps_per_epoch_));
+    chooses_ = options.algorithm() == Algorithm::automatic && group.size() > 1;
+    if (chooses_ && request.resume) options.exchange.costs = kept_costs(group, request.folder);
+    sgd_ = std::make_unique<Sgd>(group, task_->model(), options);
     // Dropout differs between workers, and the same run has the same dropout.
     torch::manual_seed(static_cast<std::uint64_t>(settings_.seed) * 1'000'003u +
                        static_cast<std::uint64_t>(group.rank()) + 1);
@@ -117,6 +120,7 @@ class Trainer {
   TrainedMode run() {
     if (first_) std::filesystem::create_directories(request_.folder);
     if (request_.resume) resume();
+    if (chooses_) keep_costs(group_, request_.folder, sgd_->costs());
     if (first_) log_.emplace(request_.folder / kMetricsFile, sgd_->steps());
     announce();
     bool stopped = false;
@@ -169,6 +173,7 @@ class Trainer {
       console_.say(fmt::format("[{}] {} of {} parameters sparse, overlap {}", request_.mode,
                                report.sparse_parameters, report.parameters, report.overlap));
     }
+    if (chooses_) console_.say("[" + request_.mode + "] auto by " + costs_text(sgd_->costs()));
   }
 
   double epoch() const {
@@ -428,6 +433,7 @@ class Trainer {
     result.final_ratio = final_ratio_;
     result.skipped_files = real(skipped_.all().size());
     result.parameters_hash = hash_of(task_->model());
+    if (chooses_) result.costs = costs_text(sgd_->costs());
     result.finished = !stopped;
     return result;
   }
@@ -443,6 +449,7 @@ class Trainer {
   std::unique_ptr<Sgd> sgd_;
   std::uint64_t steps_per_epoch_ = 0, steps_ = 0;
   double epochs_ = 0.0;
+  bool chooses_ = false;  // by costs: the algorithm is auto
   double final_ratio_ = 1.0;
 
   Cursor cursor_;

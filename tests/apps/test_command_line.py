@@ -70,6 +70,17 @@ class CommandLine(unittest.TestCase):
         self.assertIn("scalar", info["targets"])
         self.fails(1, "info", env={"DGC_TARGET": "mmx"}, says="unset it or choose one of")
 
+    def test_info_measures_the_group(self):
+        if "gloo" not in json.loads(self.succeeds("info", "--json"))["engines"]:
+            self.skipTest("workers are started over gloo")
+        group = json.loads(self.succeeds("info", "--group", "--workers", "2", "--emulate-link", "1Gbps,5ms", "--json"))
+        self.assertEqual(group["workers"], 2)
+        self.assertEqual(group["engine"], "gloo, emulated link of 1 Gbps, 5 ms")
+        self.assertTrue(group["costs"]["measured"])
+        self.assertGreater(group["costs"]["delay"], 0.004)
+        self.assertIn("encode, entry", self.succeeds("info", "--group", "--workers", "2"))
+        self.fails(1, "info", "--group", "--emulate-link", "5ms", says="as 100Mbps,25ms")
+
     def test_inspect_message(self) -> None:
         path = str(self.samples / "valid" / "fp16-rice.dgc")
         text = self.succeeds("inspect", path)
@@ -220,7 +231,7 @@ class CommandLine(unittest.TestCase):
         self.assertIn("<- take this", text)
         self.assertIn("8 nodes: dgc auto", text)
         # What the advice rests on stands above it.
-        for assumed in ("Assumptions:", "50 us", "94 %", "0.9 ns", "23 ns", "20 us", "5 %", "--costs"):
+        for assumed in ("Assumptions:", "50 us", "94 %", "0.9 ns", "28 ns", "8 ns", "20 us", "5 %", "--costs"):
             self.assertIn(assumed, text.split("8 nodes:")[0])
         quick = self.samples / "costs.json"
         quick.write_text('{"select": 4e-10}')

@@ -660,27 +660,17 @@ TEST(Layout, CutsCoverEveryTensorAndShareTheLoad) {
   }
 }
 
-TEST(Layout, DenseIsPredictedToSaveBytesOrNot) {
-  using exchange::saved_by_dense;
-  EXPECT_LT(saved_by_dense({1'000'000, 1000}, ValueType::fp16, ValueType::fp32, 32), 0.0);
-  EXPECT_GT(saved_by_dense({1'000'000, 250'000}, ValueType::fp32, ValueType::fp32, 32),
-            exchange::kTwoRounds)
-      << "75 % sparsity";
-  EXPECT_LT(saved_by_dense({1'000'000, 250'000}, ValueType::fp32, ValueType::fp32, 2), 0.0);
-  EXPECT_NEAR(saved_by_dense({1000, 1000}, ValueType::fp32, ValueType::fp32, 4), 6000.0, 50.0)
-      << "sent whole";
-  EXPECT_LE(saved_by_dense({1000, 1000}, ValueType::fp32, ValueType::fp32, 1), 0.0);
-}
-
-// A message travels in any case; dense has to be worth two rounds more.
+// A message travels in any case; dense slices have to be worth another round.
 TEST(Exchange, AutoSendsFewDenseBytesWithTheMessage) {
-  const auto choice_for = [](std::int64_t bias) {
+  const auto choice_for = [](std::int64_t bias, const char* link, bool reselect = false) {
     std::string choice;
     const std::vector<TensorSpec> model{TensorSpec::of("weight", {100, 100}),
                                         TensorSpec::of("bias", {bias})};
-    const auto errors = run_ranks(4, std::chrono::seconds(5), [&](Group& group) {
-      State state(model, static_cast<std::uint32_t>(group.rank()), 4);
-      Exchange exchange(group, model, {.schedule = Schedule(0.01)}, {}, &state);
+    const auto errors = run_ranks(4, std::chrono::seconds(20), [&](Group& group) {
+      Exchange exchange(group, model, {.schedule = Schedule(0.01)},
+                        {.link = parse_link("link", link), .reselect = reselect});
+      EXPECT_EQ(exchange.costs().link, parse_link("link", link));
+      EXPECT_FALSE(exchange.costs().measured);
       const Tensors values = zeros(model);
       Tensors mine = zeros(model);
       const Traffic before = group.traffic();
@@ -692,8 +682,13 @@ TEST(Exchange, AutoSendsFewDenseBytesWithTheMessage) {
     for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
     return choice;
   };
-  EXPECT_EQ(choice_for(1000), "allgather 2, dense 0, messages to each peer 1");
-  EXPECT_EQ(choice_for(100'000), "allgather 1, dense 1, messages to each peer 2");
+  EXPECT_EQ(choice_for(1000, "1Gbps,1ms"), "allgather 2, dense 0, messages to each peer 1");
+  EXPECT_EQ(choice_for(100'000, "1Gbps,1ms"), "allgather 1, dense 1, messages to each peer 2");
+  EXPECT_EQ(choice_for(100'000, "1Gbps,100ms"), "allgather 2, dense 0, messages to each peer 1")
+      << "a round is dear";
+  EXPECT_EQ(choice_for(100'000, "1Mbps,100ms"), "allgather 1, dense 1, messages to each peer 2");
+  EXPECT_EQ(choice_for(100'000, "1Mbps,0ms", true),
+            "allgather 0, dense 0, owner 2, messages to each peer 2");
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ TEST(Options, AreReadAndWritten) {
                                  .check_parameters_every = 3,
                                  .dense_transport = ValueType::fp16,
                                  .skip_nonfinite = true,
+                                 .link = parse_link("link", "100Mbps,25ms"),
+                                 .reselect = true,
                                  .host = "a"};
   expect_round_trip(exchange_options(), exchange);
   for (const auto& option : exchange_options()) {
@@ -87,7 +89,7 @@ TEST(Options, ComparedAreThoseThatChangeTheResult) {
             "values fp32\ndense_values fp32\nindices auto\n");
   EXPECT_EQ(compared_text(exchange_options(), ExchangeOptions{}),
             "algorithm auto\ncheck_parameters_every 100\ndense_transport fp32\n"
-            "skip_nonfinite false\n");
+            "skip_nonfinite false\nlink \nreselect false\n");
 }
 
 }  // namespace

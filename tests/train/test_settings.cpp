@@ -9,12 +9,14 @@
 #include "base/random.h"
 #include "dgc/error.h"
 #include "support/processes.h"
+#include "support/scratch.h"
 #include "train/console.h"
 #include "train/lr_schedule.h"
 #include "train/metrics_log.h"
 #include "train/recipe.h"
 #include "train/record.h"
 #include "train/resume_point.h"
+#include "train/run_costs.h"
 #include "train/run_folder.h"
 
 namespace dgc::test {
@@ -177,6 +179,24 @@ TEST(RunFolder, RefusesAFolderWithARun) {
   std::filesystem::create_directories(run / "dgc");
   MetricsLog log(run / "dgc" / kMetricsFile, 0);
   EXPECT_THROW(begin_run(run), Error);
+}
+
+TEST(RunCosts, AreReadAsTheyWereWrittenByAsManyWorkers) {
+  const test::Scratch scratch;
+  auto one = std::move(make_local_groups(1).front());
+  EXPECT_FALSE(kept_costs(*one, scratch.path()));
+  Costs costs;
+  costs.link = {.bytes_per_second = 1.0 / 3.0, .delay = std::chrono::duration<double>(0.1)};
+  costs.select = 1e-9 / 3.0;
+  costs.round = 7.0;
+  costs.measured = true;
+  keep_costs(*one, scratch.path(), costs);
+  EXPECT_EQ(kept_costs(*one, scratch.path()), costs);
+  scratch.write("costs.json", R"({"workers": 2})");
+  EXPECT_FALSE(kept_costs(*one, scratch.path())) << "of others";
+  scratch.write("costs.json", R"({"workers": 1})");
+  EXPECT_NE(test::error_text([&] { kept_costs(*one, scratch.path()); }).find("bad_state"),
+            std::string::npos);
 }
 
 TEST(ResumePoint, SurvivesACheckpoint) {

@@ -24,11 +24,12 @@ PART, DGC, MPIRUN = sys.argv[1], sys.argv[2], sys.argv[3:]
 HERE = pathlib.Path(tempfile.mkdtemp(prefix="dgc-train-"))
 # A small network on generated images; 4 workers, 24 steps of a batch that 4 divides.
 CNN = ["train", "synthetic", "--model", "cnn", "--examples", "256", "--batch", "32", "--steps", "24",
-       "--warmup-epochs", "1", "--lr", "0.01", "--checkpoint-every", "5", "--log-every", "1"]
+       "--warmup-epochs", "1", "--lr", "0.01", "--checkpoint-every", "5", "--log-every", "1",
+       "--link", "1Gbps,0.1ms"]  # bits are compared: all runs choose by the same link
 # Text: the state of the network and dropout go on from step to step.
 LSTM = ["train", "synthetic", "--model", "lstm", "--hidden", "24", "--dropout", "0.3", "--examples",
         "320", "--batch", "8", "--bptt", "5", "--steps", "40", "--checkpoint-every", "7",
-        "--log-every", "1"]
+        "--log-every", "1", "--link", "1Gbps,0.1ms"]
 THREADS = ["--workers", "2", "--launch", "threads"]  # libtorch is loaded once
 STEPS = 60  # of runs that are interrupted
 # `make test` ends runs in the ways that differ most; `make check-all` (DGC_STORM=1) in all of them.
@@ -96,6 +97,19 @@ def same():
     check("RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT give the same bits",
           all(rank.returncode == 0 for rank in ranks) and hashes(HERE / "address") == expected,
           "\n".join(said))
+
+    done = run(*CNN, *modes, "--workers", "4", "--launch", "threads", "--emulate-link", "1Gbps,1ms",
+               "--out", HERE / "emulated")
+    check("an emulated link changes no bits, and is named",
+          done.returncode == 0 and hashes(HERE / "emulated") == expected
+          and "emulated link of 1 Gbps, 1 ms" in (HERE / "emulated/summary.json").read_text(), done.stderr)
+    measured = [word for word in CNN if word not in ("--link", "1Gbps,0.1ms")]
+    done = run(*measured, "--mode", "dgc", "--workers", "3", "--out", HERE / "measured")
+    result = json.loads((HERE / "measured/summary.json").read_text())["modes"]["dgc"]
+    check("a link that is measured is said and kept",
+          done.returncode == 0 and "auto by measured link" in done.stderr + done.stdout
+          and result["costs"].startswith("measured link")
+          and json.loads((HERE / "measured/dgc/costs.json").read_text())["workers"] == 3, done.stderr)
 
     done = run(*CNN, "--mode", "dgc", "--workers", "4", "--seed", "2", "--out", HERE / "seed")
     check("another seed gives others", hashes(HERE / "seed")["dgc"] != expected["dgc"])

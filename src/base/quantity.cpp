@@ -1,4 +1,4 @@
-#include "plan/quantity.h"
+#include "base/quantity.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +12,7 @@
 #include "base/nearest.h"
 #include "dgc/error.h"
 
-namespace dgc::plan {
+namespace dgc {
 namespace {
 
 struct Unit {
@@ -23,13 +23,13 @@ struct Unit {
 constexpr Unit kBandwidths[] = {
     {"kbps", 1e3},   {"Mbps", 1e6},   {"Gbps", 1e9},    {"Tbps", 1e12}, {"kbit/s", 1e3},
     {"Mbit/s", 1e6}, {"Gbit/s", 1e9}, {"Tbit/s", 1e12}, {"kbit", 1e3},  {"Mbit", 1e6},
-    {"Gbit", 1e9},   {"kB/s", 8e3},   {"MB/s", 8e6},    {"GB/s", 8e9},
+    {"Gbit", 1e9},   {"B/s", 8.0},    {"kB/s", 8e3},   {"MB/s", 8e6},    {"GB/s", 8e9},
 };
 constexpr Unit kDurations[] = {{"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"µs", 1e-6}, {"ns", 1e-9}};
 
 [[noreturn]] void refuse(std::string_view option, std::string_view text, const std::string& problem,
                          const std::string& hint) {
-  throw Error(ErrorCode::invalid_argument, "plan", fmt::format("{} '{}'", option, text), problem,
+  throw Error(ErrorCode::invalid_argument, "options", fmt::format("{} '{}'", option, text), problem,
               hint);
 }
 
@@ -90,4 +90,4 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.3g} s", seconds);
 }
 
-}  // namespace dgc::plan
+}  // namespace dgc

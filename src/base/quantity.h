@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace dgc::plan {
+namespace dgc {
 
 /// "1Gbps", "100 Mbit/s", "12.5MB/s" in bit/s. Throws Error(invalid_argument) that names `option`
 /// and shows a form that is right.
@@ -17,4 +17,4 @@ std::string bandwidth_text(double bits_per_second);
 /// "850 us", "12.3 ms", "1.42 s"
 std::string duration_text(double seconds);
 
-}  // namespace dgc::plan
+}  // namespace dgc
