@@ -99,19 +99,20 @@ class Hosts:
 
     With `delay_ms` each frame takes that long from host to host. The bridge is then a process in
     user space (slow_switch.py), which keeps up with some 200 Mbit/s in all. It can lose frames: `drop`
-    is a share of all, `cuts` are (host, from, to) in seconds since the hosts were made.
+    is a share of all, `cuts` are (host, from, to) in seconds since the hosts were made. With
+    `slow_start=False` a connection that was idle goes on as fast as it was.
 
     With `hostname="node"` the hosts are called node0, node1 and so on, and find each other by these
     names. As Debian's installer sets it up, a host's own name is 127.0.1.1."""
 
     def __init__(self, count: int, rate: float | None = None, prefix: str = "dgc", hostname: str | None = None,
-                 delay_ms: float = 0.0, drop: float = 0.0, cuts: tuple = ()):
+                 delay_ms: float = 0.0, drop: float = 0.0, cuts: tuple = (), slow_start: bool = True):
         if not 1 <= count <= 200:
             raise HostsError(f"{count} hosts: 1 to 200 are possible")
         self.count, self.rate, self.prefix, self.hostname = count, rate, prefix, hostname
         if (drop or cuts) and not delay_ms:
             raise HostsError("frames are lost by the switch in user space: give a delay, too")
-        self.delay_ms, self.drop, self.cuts = delay_ms, drop, cuts
+        self.delay_ms, self.drop, self.cuts, self.slow_start = delay_ms, drop, cuts, slow_start
         self._limited = False  # the devices have a token bucket now
         self._lock = None
         self._anchors: list[subprocess.Popen] = []
@@ -217,6 +218,8 @@ class Hosts:
             # for the network.
             _command("ip", "-n", name, "route", "replace", "10.77.0.0/24", "dev", "eth0",
                      "src", self.address(host), "congctl", "cubic")
+            if not self.slow_start:
+                _command("ip", "netns", "exec", name, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/tcp_slow_start_after_idle")
             self._anchors.append(self.start(host, ["sleep", "infinity"], output=subprocess.DEVNULL))
         # Ports learn and forward at once, but a device comes up later.
         for host in range(self.count):
