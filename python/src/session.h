@@ -10,6 +10,7 @@
 
 #include "dgc/compressor.h"
 #include "dgc/state.h"
+#include "exchange/rules.h"
 
 namespace dgc::python {
 
@@ -50,13 +51,10 @@ class Session {
   std::span<const TensorStats> stats() const noexcept { return compressor_.stats(); }
 
   double norm(const std::vector<Array>& gradients) const;
-  /// Bytes that the message of these tensors cannot exceed at the current step: the same on all
-  /// ranks.
-  std::size_t bound(const std::vector<std::size_t>& tensors) const;
-  /// As Compressor::compress. `absent` are those of the gradients that stand for none, and are
-  /// zero.
-  std::size_t compress(const std::vector<Array>& gradients, const std::vector<std::size_t>& absent,
-                       const Bytes& out, double scale, std::optional<double> norm);
+  /// As Compressor::compress. `notice` has a bit for each gradient, which is not set for those that
+  /// stand for none, and are zero.
+  std::size_t compress(const std::vector<Array>& gradients, const Notice& notice, const Bytes& out,
+                       double scale, std::optional<double> norm);
   /// The step was delivered; no rank had a gradient of `frozen`.
   void commit(const std::vector<std::size_t>& frozen);
   /// The step was not delivered.
@@ -75,13 +73,25 @@ class Session {
   std::vector<Kept> kept_;  // of the current step
 };
 
-/// Throws Error unless a message that is there is of this step and schema, and from this rank.
-void check_header(const MessageHeader& header, std::size_t rank, std::uint64_t step,
-                  std::uint32_t schema);
+/// All ranks' messages of a round, by rank, checked: nothing else is added or decoded.
+class Parcels {
+ public:
+  /// Refers to the messages. Throws Error unless each is valid; then with the code and the cause of
+  /// a rank that failed; then unless each is of this step, schema and bucket, from its rank, and
+  /// about no other tensors; then where hashes of parameters differ.
+  Parcels(const std::vector<Bytes>& messages, const Notice& mine, std::uint64_t step,
+          std::uint32_t schema, const std::vector<exchange::Expected>& tensors);
 
-/// Adds all ranks' messages of a step to the targets, in the order of the ranks. Throws Error
-/// unless each is valid, of this step and schema, from its rank, and about these targets.
-void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& targets,
-                  float alpha, std::uint64_t step, std::uint32_t schema);
+  /// What any of the ranks said.
+  const Notice& merged() const noexcept { return merged_; }
+  const CheckedMessage& of(std::size_t rank) const { return messages_.at(rank); }
+  /// Adds them to the targets, in the order of the ranks. Throws Error, with the targets untouched,
+  /// unless there is one for each tensor.
+  void add_to(const std::vector<Array>& targets, float alpha) const;
+
+ private:
+  std::vector<CheckedMessage> messages_;
+  Notice merged_;
+};
 
 }  // namespace dgc::python

@@ -139,9 +139,7 @@ std::vector<std::uint64_t> owner_bounds(const Context& context, std::uint64_t st
 /// first difference, the same on every rank.
 void handshake(Group& group, const std::string& description);
 std::uint64_t hash_of(std::span<const std::span<float>> parameters);
-/// Throws Error(diverged) unless all ranks have the same hash. By rank.
-void compare_hashes(std::span<const std::uint64_t> hashes, std::uint64_t step);
-/// The same for parameters, by a round of its own.
+/// Throws Error(diverged) unless all ranks have the same parameters, by a round of its own.
 void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
                         std::uint64_t step);
 
