@@ -43,12 +43,6 @@ class Contents {
   Py_buffer view_{};
 };
 
-/// Memory of Python's that can be written to, of whole items.
-template <typename Item>
-py::bytearray bytearray_of(std::span<const Item> items) {
-  return {reinterpret_cast<const char*>(items.data()), items.size_bytes()};
-}
-
 py::object dict_of(const std::optional<Notice>& notice) {
   if (!notice) return py::none();
   py::object failure = py::none();

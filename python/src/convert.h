@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -31,6 +32,12 @@ inline std::vector<Bytes> bytes_of(
   all.reserve(list.size());
   for (const auto& [address, size] : list) all.push_back({.address = address, .size = size});
   return all;
+}
+
+/// Memory of Python's that can be written to, of whole items.
+template <typename Item>
+pybind11::bytearray bytearray_of(std::span<const Item> items) {
+  return {reinterpret_cast<const char*>(items.data()), items.size_bytes()};
 }
 
 /// A text that may have come from another rank, and been cut: what is no UTF-8 in it is replaced.

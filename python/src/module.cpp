@@ -131,6 +131,35 @@ void bind_session(py::module_& m) {
                               norm);
           },
           "gradients"_a, "notice"_a, "out"_a, "room"_a, "scale"_a, "norm"_a, Unlocked())
+      .def("owner_bounds", &Session::owner_bounds, "tensors"_a, "step"_a)
+      .def(
+          "compress_for_owners",
+          [](Session& s, const Arrays& gradients, const Notice& notice, double scale,
+             std::optional<double> norm) {
+            std::vector<std::vector<std::byte>> slices;
+            {
+              const py::gil_scoped_release unlocked;
+              slices = s.compress_for_owners(arrays_of(gradients), notice, scale, norm);
+            }
+            py::list all;
+            for (const auto& slice : slices) {
+              all.append(bytearray_of(std::span<const std::byte>(slice)));
+            }
+            return all;
+          },
+          "gradients"_a, "notice"_a, "scale"_a, "norm"_a)
+      .def(
+          "choose",
+          [](Session& s, const std::vector<std::size_t>& tensors, const Parcels& slices,
+             const Notice& notice) {
+            std::vector<std::byte> chosen;
+            {
+              const py::gil_scoped_release unlocked;
+              chosen = s.choose(tensors, slices, notice);
+            }
+            return bytearray_of(std::span<const std::byte>(chosen));
+          },
+          "tensors"_a, "slices"_a, "notice"_a)
       .def("commit", &Session::commit, "frozen"_a, Unlocked())
       .def("restore", &Session::restore, Unlocked())
       .def(

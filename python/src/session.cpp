@@ -30,16 +30,48 @@ double Session::norm(const std::vector<Array>& gradients) const {
   return compressor_.norm(gradients_of(gradients));
 }
 
-std::size_t Session::compress(const std::vector<Array>& gradients, const Notice& notice,
-                              const Bytes& out, double scale, std::optional<double> norm) {
+void Session::keep_absent(const std::vector<Array>& gradients, const Notice& notice) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (notice.present.at(i)) continue;
     const std::size_t tensor = gradients[i].tensor;
     kept_.push_back({tensor, copy_of(std::as_const(state_).velocity(tensor)),
                      copy_of(std::as_const(state_).residual(tensor))});
   }
+}
+
+std::size_t Session::compress(const std::vector<Array>& gradients, const Notice& notice,
+                              const Bytes& out, double scale, std::optional<double> norm) {
+  keep_absent(gradients, notice);
   return compressor_.compress(gradients_of(gradients), out.span(),
                               {.scale = scale, .norm = norm, .notice = &notice});
+}
+
+std::pair<std::uint64_t, std::uint64_t> Session::owner_bounds(
+    const std::vector<std::size_t>& tensors, std::uint64_t step) const {
+  const auto frames = exchange::Owners(state_, options(), step, tensors).bounds();
+  return {exchange::parcel_bound(tensors.size(), frames.to),
+          exchange::parcel_bound(0, frames.from)};
+}
+
+std::vector<std::vector<std::byte>> Session::compress_for_owners(
+    const std::vector<Array>& gradients, const Notice& notice, double scale,
+    std::optional<double> norm) {
+  keep_absent(gradients, notice);
+  const std::vector<Gradient> given = gradients_of(gradients);
+  std::vector<std::byte> whole(compressor_.bound(given));
+  whole.resize(compressor_.compress(given, whole, {.scale = scale, .norm = norm}));
+  std::vector<std::size_t> tensors;
+  for (const Gradient& gradient : given) tensors.push_back(gradient.tensor);
+  return exchange::Owners(state_, options(), state_.step(), tensors)
+      .slices_of(CheckedMessage(whole), notice, changes_);
+}
+
+std::vector<std::byte> Session::choose(const std::vector<std::size_t>& tensors,
+                                       const Parcels& slices, const Notice& notice) {
+  std::vector<const CheckedMessage*> messages;
+  for (std::size_t rank = 0; rank < slices.size(); ++rank) messages.push_back(&slices.of(rank));
+  return exchange::Owners(state_, options(), state_.step(), tensors)
+      .choose(messages, notice, changes_);
 }
 
 void Session::put_back(const Kept& kept) noexcept {
@@ -48,6 +80,7 @@ void Session::put_back(const Kept& kept) noexcept {
 }
 
 void Session::commit(const std::vector<std::size_t>& frozen) {
+  std::exchange(changes_, {}).apply(state_, state_.has_velocity() && options().masking);
   compressor_.commit();
   for (const Kept& kept : std::exchange(kept_, {})) {
     if (std::find(frozen.begin(), frozen.end(), kept.tensor) != frozen.end()) put_back(kept);
@@ -55,6 +88,7 @@ void Session::commit(const std::vector<std::size_t>& frozen) {
 }
 
 void Session::restore() {
+  changes_ = {};
   compressor_.restore();
   for (const Kept& kept : std::exchange(kept_, {})) put_back(kept);
 }

@@ -8,6 +8,7 @@
 
 #include "dgc/exchange.h"
 #include "exchange/layout.h"
+#include "exchange/owners.h"
 
 namespace dgc::exchange {
 
@@ -62,20 +63,6 @@ struct Received {
   std::span<const std::byte> values;  // dense values that follow the message
 };
 
-/// New residuals of a range, written when the step is committed: until then it can be taken back.
-struct ResidualRange {
-  std::size_t tensor;
-  std::size_t begin;
-  std::vector<float> values;
-  std::vector<std::uint32_t> masked;  // indices in the tensor whose velocity is cleared
-};
-/// An error of rounding that goes back into the residual at the commit.
-struct ResidualError {
-  std::size_t tensor;
-  std::uint32_t index;
-  float value;
-};
-
 /// What came of a bucket.
 struct Contents {
   /// Messages to be added, in this order. Where `offsets` is not empty, tensor t of message i
@@ -88,8 +75,7 @@ struct Contents {
   /// What rounding took from them, if anything; it goes back into the residual at the commit.
   std::vector<float> dense_errors;
 
-  std::vector<ResidualRange> ranges;
-  std::vector<ResidualError> errors;
+  OwnerChanges changes;
 
   /// What any rank said: a tensor is present, a gradient is not finite, somebody wants to stop.
   Notice merged;

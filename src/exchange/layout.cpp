@@ -25,6 +25,17 @@ double bits_of(ValueType type) noexcept {
 
 }  // namespace
 
+Load load_of(const TensorSpec& spec, const CompressOptions& options, std::uint64_t step) {
+  const std::uint64_t elements = spec.elements();
+  if (spec.dense) return {elements, elements};
+  const double ratio = options.schedule.ratio_at(static_cast<std::int64_t>(step));
+  return {elements, entries_at(ratio, elements)};
+}
+
+ValueType values_of(const CompressOptions& options, const Load& load) noexcept {
+  return load.entries == load.elements ? options.dense_values : options.values;
+}
+
 std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tensors, int owners) {
   double total = 0.0;
   for (const Load& tensor : tensors) total += static_cast<double>(tensor.entries);
