@@ -56,13 +56,15 @@ class Notice:
     ) -> None: ...
 
 class Parcels:
-    """All ranks' messages of a round, checked. Raises Error with the code of a rank that failed."""
+    """All ranks' messages of a round, checked. Raises Error with the code of a rank that failed.
+    `memory` is what the messages are in: it stays as long as they are used."""
 
     merged: Notice
     """What any rank said."""
     def __init__(
         self,
         messages: Sequence[Bytes],
+        memory: Any,
         mine: Notice,
         step: int,
         schema: int,

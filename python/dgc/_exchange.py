@@ -14,10 +14,9 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 import torch
 
 from . import _core
-from ._peers import PeerSwap, forget_left, open_peers
-from ._residuals import Part
-from ._torch_versions import dist, group_of, is_gloo
-from ._transport import Gathered, Lost, Round, Swap
+from ._residuals import CoreResiduals, Part
+from ._rounds import agree, begin_round, has_owners, slot_for, wait_for
+from ._transport import Gathered, Round, Swap
 from .state import DGCState, StepStats
 
 # What a hook promises: a bucket's buffer, with the sum over all ranks in it.
@@ -43,6 +42,16 @@ class Exchange(NamedTuple):
     loss_scale: float
     swap: Swap
     life: Any  # of the state; load_state_dict begins another
+    last: bool  # of its step
+
+
+class Chosen(NamedTuple):
+    """The second round of an exchange with owners."""
+
+    swap: Swap
+    notice: _core.Notice
+    present: List[bool]  # on any rank
+    cause: Optional[Exception]  # why this rank could not choose; the others know it with this round
 
 
 class _Callback:
@@ -79,104 +88,13 @@ def sorted_parts(pieces: Sequence[Piece]) -> List[Part]:
     return sorted((part for piece in pieces for part in piece.parts), key=lambda part: part.tensor)
 
 
-def agree(state: DGCState) -> None:
-    """Before the first step, and after loading: do all ranks mean the same? (Sizes of messages
-    follow from it.)"""
-    if state._agreed:
-        return
-    if (dist.get_rank(state.process_group), dist.get_world_size(state.process_group)) != (
-        state._rank,
-        state._workers,
-    ):
-        _core.fail(
-            "state_mismatch",
-            "hook",
-            "process group",
-            f"this state is of rank {state._rank} of {state._workers}",
-            "make a new state, and load_state_dict the list of what all ranks saved",
-        )
-    text = f"{state._description()}\nstep {state.step}"
-    device = wire_device(state, next(iter(state._ids)).device)
-    difference = _core.first_difference(gather_texts(state.process_group, device, text))
-    if difference is not None:
-        _core.fail(
-            "configuration_mismatch",
-            "hook",
-            f"rank {difference[0]}",
-            difference[1],
-            "start all ranks with the same model, options and checkpoint",
-        )
-    group = group_of(state.process_group)
-    if is_gloo(group):
-        state._peers = open_peers(state, group, state._rank, state._workers)
-    state._agreed = True
-
-
-def gather_texts(group: Any, device: torch.device, text: str) -> List[str]:
-    """The texts of all ranks. Not all_gather_object, which needs NumPy: PyTorch does not install
-    it."""
-    gather: Any = dist.all_gather
-    own = bytearray(text.encode())
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
-    gather(sizes, torch.tensor([len(own)], device=device), group=group)
-    room = int(max(size.item() for size in sizes))
-    padded = torch.frombuffer(own + bytes(room - len(own)), dtype=torch.uint8).to(device)
-    received = [torch.empty_like(padded) for _ in sizes]
-    gather(received, padded, group=group)
-    return [bytes(raw[: int(size.item())].tolist()).decode() for raw, size in zip(received, sizes)]
-
-
-def wire_device(state: DGCState, device: torch.device) -> torch.device:
-    return device if dist.get_backend(state.process_group) == "nccl" else torch.device("cpu")
-
-
-def _slot(state: DGCState, one: Round) -> torch.Tensor:
-    """Room for this rank's message of a round. Where all of it is sent, nothing of before is."""
-    make = torch.zeros if state._peers is None else torch.empty
-    return make(state._residuals.bound(one, state.step), dtype=torch.uint8)
-
-
-def _swap(state: DGCState, slot: torch.Tensor, size: int, one: Round, last: bool) -> Swap:
-    """Begins a round: the first `size` bytes of `slot` to all ranks."""
-    state._messages += 1
-    if state._peers is not None:
-        outgoing, bound = [slot[:size]] * state._workers, state._residuals.bound
-        return state._peers.first.swap(outgoing, one, state.step, last, bound)
-    device = wire_device(state, next(iter(state._ids)).device)
-    return Gathered(state.process_group, device, slot, state._workers)
-
-
-def _wait(state: DGCState, swap: Swap, wait: Any = None) -> List[torch.Tensor]:
-    """Everybody's messages."""
-    try:
-        messages = swap.after(wait) if isinstance(swap, Gathered) and wait else swap.wait()
-    except Lost as error:
-        hint = "look at what ended another rank"
-        _core.fail("peer_lost", "exchange", f"{error.subject}step {state.step}", str(error), hint)
-    if state._peers is not None:
-        forget_left(group_of(state.process_group))
-    return messages
-
-
-def is_nonfinite_anywhere(state: DGCState, norm: float) -> bool:
-    """Has to be known before anything is accumulated: a round of its own."""
-    notice = _core.Notice(0, [], nonfinite=not math.isfinite(norm))
-    one = Round("notice", ())
-    slot = _slot(state, one)
-    swap = _swap(state, slot, state._residuals.notice_message(notice, slot), one, False)
-    try:
-        return state._residuals.check(_wait(state, swap), notice, []).merged.nonfinite
-    finally:
-        swap.done()
-
-
 def skip(state: DGCState, pieces: Sequence[Piece]) -> None:
     """Gradients become Inf where a scaler is to notice, else zero."""
     state.skipped = True
     state.stats = StepStats(
         state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0, state._messages
     )
-    state._messages = 0
+    state._messages, state._bytes = 0, [0, 0]
     if state._peers is not None:
         state._peers.first.plan.skip()
     for piece in pieces:
@@ -217,30 +135,34 @@ def send(
     agree(state)
     parts = sorted_parts(pieces)
     present = [part.present for part in parts]
-    one = Round("message", tuple(part.tensor for part in parts))
-    slot = _slot(state, one)
+    owners = has_owners(state)
+    one = Round("slice" if owners else "message", tuple(part.tensor for part in parts))
     with state._lock:
         state.skipped = False
         number = state._exchanges
         state._exchanges += 1
         state._pending += 1
         state._last_sent = last
+        slot, size = slot_for(state, one), 0
         try:
             if refused is not None:
                 raise refused
             if state._failure is not None:
                 raise state._failure
             notice = _core.Notice(number, present, parameters=_parameters_hash(state, pieces))
-            size = state._residuals.compress(parts, notice, slot, 1.0 / loss_scale, norm)
+            if isinstance(state._residuals, CoreResiduals) and owners:
+                outgoing = state._residuals.compress_for_owners(
+                    parts, notice, 1.0 / loss_scale, norm
+                )
+            else:
+                size = state._residuals.compress(parts, notice, slot, 1.0 / loss_scale, norm)
         except Exception as error:  # the others wait for a message: tell them, and raise with them
             notice = _core.Notice(number, present, failure=_cause(error))
             size = state._residuals.notice_message(notice, slot)
-        swap = _swap(state, slot, size, one, last)
-        state._bytes[0] += size
-        state._bytes[1] += slot.numel() if isinstance(swap, Gathered) else size
+        swap = begin_round(state, slot, [slot[:size]] * state._workers if size else outgoing, one, last)
     if isinstance(swap, Gathered):
         state._on_wire[number] = swap.tensors
-    return Exchange(pieces, parts, notice, loss_scale, swap, state._lock)
+    return Exchange(pieces, parts, notice, loss_scale, swap, state._lock, last)
 
 
 def then_finish(state: DGCState, exchange: Exchange) -> Sums:
@@ -251,19 +173,28 @@ def then_finish(state: DGCState, exchange: Exchange) -> Sums:
             _Callback(lambda future: _finish(state, exchange, future.wait))
         )
         return answer
-    assert state._peers is not None
+    peers = state._peers
+    assert peers is not None
     sums = new_future(exchange.pieces[-1].buffer.device)
 
-    def finish() -> None:
+    def finish(chosen: Union[Chosen, Exception, None] = None) -> None:
         try:
-            result: Union[torch.Tensor, Exception] = _finish(state, exchange)
+            result: Union[torch.Tensor, Exception] = _finish(state, exchange, chosen=chosen)
         except Exception as error:
             result = error
         sums.set_result(result)  # type: ignore[arg-type]
         swap.done()
 
+    def choose() -> None:
+        try:
+            chosen: Union[Chosen, Exception] = _choose(state, exchange)
+        except Exception as error:
+            chosen = error
+        # First the slices of other buckets that have come by now.
+        peers.submit(lambda: finish(chosen))
+
     answer = sums.then(value_or_error)
-    state._peers.submit(finish)
+    peers.submit(choose if has_owners(state) else finish)
     return answer
 
 
@@ -275,9 +206,14 @@ def value_or_error(future: Any) -> torch.Tensor:
     return result
 
 
-def _finish(state: DGCState, exchange: Exchange, wait: Any = None) -> torch.Tensor:
+def _finish(
+    state: DGCState,
+    exchange: Exchange,
+    wait: Any = None,
+    chosen: Union[Chosen, Exception, None] = None,
+) -> torch.Tensor:
     try:
-        commit(state, exchange, _receive(state, exchange, wait))
+        commit(state, exchange, _receive(state, exchange, wait, chosen))
     except Exception as error:
         fail(state, error, exchange)
         for piece in exchange.pieces[:-1]:
@@ -297,14 +233,62 @@ def receive(state: DGCState, exchange: Exchange) -> List[int]:
         exchange.swap.done()
 
 
-def _receive(state: DGCState, exchange: Exchange, wait: Any = None) -> List[int]:
+def _receive(
+    state: DGCState,
+    exchange: Exchange,
+    wait: Any = None,
+    chosen: Union[Chosen, Exception, None] = None,
+) -> List[int]:
+    if isinstance(chosen, Exception):
+        raise chosen
+    if not has_owners(state):
+        parcels = state._residuals.check(
+            wait_for(state, exchange.swap, wait), exchange.notice, exchange.parts
+        )
+        return _add(state, exchange, parcels, parcels.merged.present)
+    chosen = chosen or _choose(state, exchange)
+    try:
+        messages = wait_for(state, chosen.swap)
+        if chosen.cause is not None:
+            raise chosen.cause
+        parcels = state._residuals.check(messages, chosen.notice, exchange.parts)
+        return _add(state, exchange, parcels, chosen.present)
+    finally:
+        chosen.swap.done()
+
+
+def _choose(state: DGCState, exchange: Exchange) -> Chosen:
+    """Waits for the slices that this rank owns, and begins the second round. Whatever is wrong with
+    the first, there is a second: other ranks may not know, and wait for it."""
+    parts, residuals = exchange.parts, state._residuals
+    assert isinstance(residuals, CoreResiduals)
+    one = Round("chosen", tuple(part.tensor for part in parts))
+    messages = wait_for(state, exchange.swap)
+    back = _core.Notice(exchange.notice.bucket, [])
+    cause, present = None, []
+    with exchange.life:  # not while another bucket is compressed
+        try:
+            slices = residuals.check(messages, exchange.notice, parts)
+            present = slices.merged.present
+            message = residuals.choose(parts, slices, back)
+        except Exception as error:
+            cause = error
+            notice = _core.Notice(exchange.notice.bucket, [], failure=_cause(error))
+            slot = slot_for(state, one)
+            message = slot[: residuals.notice_message(notice, slot)]
+        swap = begin_round(state, message, [message] * state._workers, one, exchange.last)
+    return Chosen(swap, back, present, cause)
+
+
+def _add(
+    state: DGCState, exchange: Exchange, parcels: _core.Parcels, present: Sequence[bool]
+) -> List[int]:
+    """Puts the sums into the buffers. Returns the tensors of which no rank had a gradient."""
     pieces, parts = exchange.pieces, exchange.parts
-    messages = _wait(state, exchange.swap, wait)
-    parcels = state._residuals.check(messages, exchange.notice, parts)
     for piece in pieces:
         piece.work.zero_()
     state._residuals.add(parcels, parts, exchange.loss_scale)
-    frozen = [part for part, used in zip(parts, parcels.merged.present) if not used]
+    frozen = [part for part, used in zip(parts, present) if not used]
     for part in frozen:
         part.values.zero_()
     for piece in pieces:

@@ -12,8 +12,6 @@ from . import _check, _core
 from ._exchange import (
     Piece,
     Sums,
-    agree,
-    is_nonfinite_anywhere,
     new_future,
     send,
     skip,
@@ -22,6 +20,7 @@ from ._exchange import (
     value_or_error,
 )
 from ._residuals import Part
+from ._rounds import agree, is_nonfinite_anywhere
 from ._torch_versions import dist, is_called_for_join, is_in_join
 from .state import DGCState
 

@@ -93,9 +93,10 @@ class Residuals(abc.ABC):
     def check(
         self, messages: Sequence[torch.Tensor], notice: _core.Notice, parts: Sequence[Part]
     ) -> _core.Parcels:
-        """All ranks' messages on the CPU, checked. They have to stay while the result is used."""
+        """All ranks' messages on the CPU, checked."""
         return _core.Parcels(
             [(message.data_ptr(), message.numel()) for message in messages],
+            list(messages),
             notice,
             self.step,
             self._setting.schema,
@@ -142,7 +143,7 @@ class Residuals(abc.ABC):
 
 
 class CoreResiduals(Residuals):
-    """u and v in libdgc's memory."""
+    """u and v in libdgc's memory. The only ones that owners of index ranges have."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -163,8 +164,28 @@ class CoreResiduals(Residuals):
     def sent(self) -> List[int]:
         return self._session.sent()
 
+    def _bound(self, one: Round, step: int) -> int:
+        if one.kind not in ("slice", "chosen"):
+            return super()._bound(one, step)
+        to, back = self._session.owner_bounds(one.tensors, step)
+        return to if one.kind == "slice" else back
+
     def norm(self, parts: Sequence[Part]) -> float:
         return self._session.norm(_arrays(parts))
+
+    def compress_for_owners(
+        self, parts: Sequence[Part], notice: _core.Notice, scale: float, norm: Optional[float]
+    ) -> List[torch.Tensor]:
+        """As compress: a message for each rank."""
+        slices = self._session.compress_for_owners(_arrays(parts), notice, scale, norm)
+        return [torch.frombuffer(one, dtype=torch.uint8) for one in slices]
+
+    def choose(
+        self, parts: Sequence[Part], slices: _core.Parcels, notice: _core.Notice
+    ) -> torch.Tensor:
+        """What this rank, an owner, sends to all ranks."""
+        chosen = self._session.choose([part.tensor for part in parts], slices, notice)
+        return torch.frombuffer(chosen, dtype=torch.uint8)
 
     def compress(
         self,

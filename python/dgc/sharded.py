@@ -13,20 +13,10 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 
 from . import _check, _core
-from ._exchange import (
-    Piece,
-    agree,
-    commit,
-    fail,
-    gather_texts,
-    is_nonfinite_anywhere,
-    receive,
-    send,
-    skip,
-    wire_device,
-)
+from ._exchange import Piece, commit, fail, receive, send, skip
 from ._parameters import Parameters, local_of
 from ._residuals import Part
+from ._rounds import agree, gather_texts, is_nonfinite_anywhere, wire_device
 from ._torch_versions import before_each_step, check_fsdp2, dist, dtensor_of, is_mesh
 from .state import DGCState, Named
 

@@ -89,6 +89,7 @@ class DGCState:
         masking: bool = Options.masking,
         nonfinite: Optional[str] = Options.nonfinite,
         check_parameters_every: int = Options.check_parameters_every,
+        algorithm: str = Options.algorithm,
         threads: int = Options.threads,
         path: str = Options.path,
     ) -> None:
@@ -135,6 +136,14 @@ class DGCState:
         setting = Setting(
             self._specs, self._rank, self._workers, self.schedule, self._options, schema
         )
+        if self._options.algorithm == "owner" and path != "core":
+            _core.fail(
+                "invalid_argument",
+                "DGCState",
+                "algorithm 'owner'",
+                "needs all parameters on the CPU, and not path='torch'",
+                "use algorithm='allgather'",
+            )
         self._path = path
         self._residuals: Residuals
         self._residuals = (
@@ -213,7 +222,8 @@ class DGCState:
         return "\n".join(
             [
                 *lines,
-                f"overlap with backward: {self._overlap()}; path: {self._path}",
+                f"overlap with backward: {self._overlap()}; path: {self._path}; "
+                f"algorithm: {self._options.algorithm}",
                 self.schedule.describe().rstrip(),
             ]
         )

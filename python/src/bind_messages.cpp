@@ -186,14 +186,18 @@ void bind_notice(py::module_& m) {
 
 void bind_parcels(py::module_& m) {
   py::class_<Parcels>(m, "Parcels")
+      // `memory` holds the messages, as long as they are used.
       .def(py::init([](const std::vector<std::pair<std::uintptr_t, std::size_t>>& messages,
-                       const Notice& mine, std::uint64_t step, std::uint32_t schema,
+                       const py::object& /*memory*/, const Notice& mine, std::uint64_t step,
+                       std::uint32_t schema,
                        const std::vector<std::pair<std::size_t, std::uint64_t>>& tensors) {
+             const py::gil_scoped_release unlocked;
              std::vector<exchange::Expected> expected;
              for (const auto& [tensor, elements] : tensors) expected.push_back({tensor, elements});
              return Parcels(bytes_of(messages), mine, step, schema, expected);
            }),
-           "messages"_a, "mine"_a, "step"_a, "schema"_a, "tensors"_a, Unlocked())
+           "messages"_a, "memory"_a, "mine"_a, "step"_a, "schema"_a, "tensors"_a,
+           py::keep_alive<1, 3>())
       .def_property_readonly("merged", &Parcels::merged)
       .def(
           "add_to",

@@ -11,7 +11,7 @@ import unittest
 import torch
 import torch.distributed as dist
 
-from dgc import _exchange, _peers
+from dgc import _peers, _rounds
 from dgc._transport import Plan, Round
 from workers import Recorded, Training, caught, flat, gradients_of, run
 
@@ -70,9 +70,9 @@ UNUSED = {**SMALL_BUCKETS, "find_unused_parameters": True}
 
 
 def trained(rank, options, by_all_gather=False, ddp=UNUSED):
-    is_gloo = _exchange.is_gloo
+    is_gloo = _rounds.is_gloo
     if by_all_gather:
-        _exchange.is_gloo = lambda group: False
+        _rounds.is_gloo = lambda group: False
     try:
         training = Training(ddp=ddp, set_to_none=True, **options)
         for step in range(8):
@@ -87,7 +87,7 @@ def trained(rank, options, by_all_gather=False, ddp=UNUSED):
         assert (training.state._peers is None) == by_all_gather
         return flat(training.model), training.state.state_dict()
     finally:
-        _exchange.is_gloo = is_gloo
+        _rounds.is_gloo = is_gloo
 
 
 def rounds(rank, sizes, bounds):
@@ -120,9 +120,9 @@ def too_long(rank):
     return error
 
 
-def damaged(rank):
+def damaged(rank, algorithm):
     """A bit of what rank 1 sends to rank 0 is turned over."""
-    training = training_with(ONE_BUCKET)
+    training = training_with(ONE_BUCKET, algorithm=algorithm)
     training.step(gradients_of(rank, 0))
     begin = _peers.Stream._begin
 
@@ -187,6 +187,62 @@ def dropped_states(rank):
     training = Training(ratio=0.05)
     training.step(gradients_of(rank, 0))
     return len(_peers._channels[group()].used)
+
+
+def received_bytes(rank):
+    """What owners cost at many ranks, beside all-gather: bytes to each other rank in a step."""
+    found = {}
+    for algorithm in ("allgather", "owner"):
+        shapes = {"weight": (400, 300)}
+        training = training_with(
+            ONE_BUCKET, model=Recorded(shapes=shapes), ratio=0.05, algorithm=algorithm
+        )
+        for step in range(4):
+            training.step(gradients_of(rank, step, shapes))
+        found[algorithm] = training.state.stats.padded_bytes
+    return found
+
+
+def owners_keep_everything(rank):
+    """Without momentum, what was applied and what remains on all ranks are all gradients."""
+    options = {"ratio": 0.05, "momentum": 0.0, "algorithm": "owner", "values": "fp16"}
+    training = Training(ddp=SMALL_BUCKETS, optimizer=lambda p: torch.optim.SGD(p, 1.0), **options)
+    start = flat(training.model)
+    for step in range(20):
+        training.step(gradients_of(rank, step))
+    left = training.state.state_dict()["residual"]
+    names = [name for name, _ in training.model.named_parameters()]
+    return start - flat(training.model), torch.cat([left[name].flatten() for name in names])
+
+
+def refused_owners(rank):
+    errors = [caught(lambda: Training(algorithm="owner", path="torch"))]
+    is_gloo = _rounds.is_gloo
+    _rounds.is_gloo = lambda group: False
+    try:
+        training = Training(algorithm="owner")
+        errors.append(caught(lambda: training.backward(gradients_of(rank, 0))))
+    finally:
+        _rounds.is_gloo = is_gloo
+    return errors
+
+
+def failed_owners(rank):
+    """A gradient of rank 1 is bad, in the third of the buckets."""
+    training = Training(ddp=SMALL_BUCKETS, set_to_none=True, ratio=0.05, algorithm="owner")
+    training.step(gradients_of(rank, 0))
+    before = flat(training.model)
+    bad = gradients_of(rank, 1)
+    if rank == 1:
+        bad["first"][3, 4] = float("nan")
+    error = caught(lambda: training.step(bad))
+    same = torch.equal(before, flat(training.model))
+    saved = training.state.state_dict()
+    finite = all(torch.isfinite(values).all() for values in saved["residual"].values())
+    training.state.load_state_dict(saved)  # and goes on
+    fresh = Training(ddp=SMALL_BUCKETS, ratio=0.05, algorithm="owner")
+    fresh.step(gradients_of(rank, 0))
+    return error, training.state.step, same and finite
 
 
 def one_life(rank, folder):
@@ -255,9 +311,15 @@ class Peers(unittest.TestCase):
             self.assertIn(f"rank {1 - rank}: announces 1099511627776 bytes", error)
 
     def test_a_damaged_message_names_its_rank(self):
-        (error, step), (fine, done), _ = run(damaged, ranks=3)
+        (error, step), (fine, done), _ = run(damaged, "allgather", ranks=3)
         self.assertIn("exchange: rank 1: sent a bad message at step 1", error)
         self.assertEqual((step, fine, done), (1, None, 2))
+        # With owners the others need what rank 0 chooses, and it tells them why there is nothing.
+        first, *others = run(damaged, "owner", ranks=3)
+        self.assertIn("exchange: rank 1: sent a bad message at step 1", first[0])
+        for error, step in others:
+            self.assertIn("rank 0: gave up: exchange: rank 1: sent a bad message at step 1", error)
+            self.assertEqual(step, 1)
 
     def test_other_traffic(self):
         for one, other, third in run(amid_other_traffic):
@@ -277,6 +339,46 @@ class Peers(unittest.TestCase):
             ]
             for process in processes:
                 self.assertEqual(process.wait(timeout=100), 0)
+
+
+class OwnersOfRanges(unittest.TestCase):
+    def test_two_messages_for_each_bucket(self):
+        for found in run(counted, True, {"ratio": 0.05, "algorithm": "owner"}):
+            for each, messages, *_ in found[1:]:
+                self.assertEqual((set(each.values()), messages), ({2}, 2))
+
+    def test_traffic_does_not_grow(self):
+        two, four = (run(received_bytes, ranks=ranks)[0] for ranks in (2, 4))
+        # To each of the others: all of a message, or a share of about two.
+        self.assertLess(abs(four["allgather"] / two["allgather"] - 1.0), 0.05)
+        # In all 2 (N - 1) / N of a message: 1.5 times, where all-gather has 3 times.
+        self.assertLess(3 * four["owner"], 1.6 * two["owner"])
+        self.assertLess(four["owner"], 0.7 * four["allgather"])
+
+    def test_nothing_is_lost(self):
+        results = run(owners_keep_everything)
+        applied, left = results[0][0], sum(left for _, left in results)
+        gradients = [gradients_of(rank, step) for rank in range(4) for step in range(20)]
+        names = list(Recorded.SHAPES)
+        whole = sum(torch.cat([g[name].flatten() for name in names]) for g in gradients) / 4
+        for parameters, _ in results:
+            self.assertTrue(torch.equal(parameters, applied))
+        torch.testing.assert_close(applied + left, whole, rtol=1e-4, atol=1e-3)
+
+    def test_parameters_that_some_ranks_do_not_use(self):
+        results = run(trained, {"ratio": 0.05, "algorithm": "owner", "clip_norm": 1e9})
+        for parameters, _ in results:
+            self.assertTrue(torch.equal(parameters, results[0][0]))
+
+    def test_where_there_are_none(self):
+        for path, backend in run(refused_owners, ranks=2):
+            self.assertIn("algorithm 'owner': needs all parameters on the CPU", path)
+            self.assertIn("algorithm 'owner': needs Gloo", backend)
+
+    def test_an_error_of_one_rank(self):
+        for error, step, unchanged in run(failed_owners):
+            self.assertIn("rank 1: gave up: compress: 'first': nan", error)
+            self.assertEqual((step, unchanged), (1, True))
 
 
 class Planned(unittest.TestCase):

@@ -145,9 +145,9 @@ class Wire(unittest.TestCase):
         def checked(messages, at=step, mine=notice):
             buffers = [ctypes.create_string_buffer(m, len(m)) for m in messages]
             places = [(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)]
-            return buffers, core.Parcels(places, mine, at, schema, tensors)
+            return core.Parcels(places, buffers, mine, at, schema, tensors)
 
-        _kept, parcels = checked(messages)
+        parcels = checked(messages)
         parcels.add_to(targets, 1.0)
         self.assertEqual(parcels.merged.present, notice.present)
         damaged = messages[0][:-1] + bytes([messages[0][-1] ^ 1])
@@ -164,7 +164,14 @@ class Wire(unittest.TestCase):
 
     @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
     def test_sgd_selects_the_same(self):
-        cases = (({"values": "fp32"}, WORKERS), ({"values": "fp16", "nesterov": True}, 2))
+        owner = {"algorithm": "owner"}
+        cases = (
+            ({"values": "fp32"}, WORKERS),
+            ({"values": "fp16", "nesterov": True}, 2),
+            ({"values": "fp32", **owner}, WORKERS),
+            ({"values": "fp16", "nesterov": True, **owner}, 3),
+            ({"values": "int8", **owner}, 2),
+        )
         for options, workers in cases:
             with self.subTest(workers=workers, **options):
                 self.compare_with_sgd(options, workers)
@@ -187,10 +194,9 @@ class Wire(unittest.TestCase):
             folder = pathlib.Path(name)
             results = self.trained(folder, options, denormals, workers)
             nesterov = str(int(options.get("nesterov", False)))
-            subprocess.run(
-                [PEERS[1], name, str(workers), str(STEPS), str(RATIO), options["values"], nesterov],
-                check=True,
-            )
+            sizes = [str(workers), str(STEPS), str(RATIO)]
+            how = [options["values"], nesterov, options.get("algorithm", "allgather")]
+            subprocess.run([PEERS[1], name, *sizes, *how], check=True)
             for rank, (parameters, ours, _, _) in enumerate(results):
                 theirs = state_file(folder / f"state.{rank}")
                 self.assertEqual(theirs["step"], STEPS)

@@ -55,7 +55,7 @@ address, room = message.buffer_info()
 size = session.compress([(0, gradient.buffer_info()[0], 100)], notice, address, room, 1.0, None)
 (frame,) = core.inspect_message(message.tobytes()[:size])["frames"]
 assert (frame["tensor"], frame["elements"], frame["entries"]) == (0, 100, 5), frame
-parcels = core.Parcels([(address, size)], notice, 0, 7, [(0, 100)])
+parcels = core.Parcels([(address, size)], message, notice, 0, 7, [(0, 100)])
 parcels.add_to([(0, result.buffer_info()[0], 100)], 1.0)
 assert result == gradient, list(result)
 session.commit([])
