@@ -3,7 +3,6 @@
 from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 __version__: str
-MESSAGE_OVERHEAD: int
 # Numbers by name, as in dgc/error.h.
 ERROR_CODES: Dict[str, int]
 
@@ -40,6 +39,41 @@ class Schedule:
     def ratio_at(self, step: int) -> float: ...
     def describe(self) -> str: ...
 
+class Notice:
+    """What a rank tells the others with a bucket. A failure is a code and a text."""
+
+    bucket: int
+    present: List[bool]
+    nonfinite: bool
+    parameters: Optional[int]
+    def __init__(
+        self,
+        bucket: int,
+        present: Sequence[bool],
+        nonfinite: bool = ...,
+        parameters: Optional[int] = ...,
+        failure: Optional[Tuple[str, str]] = ...,
+    ) -> None: ...
+
+class Parcels:
+    """All ranks' messages of a round, checked. Raises Error with the code of a rank that failed.
+    `memory` is what the messages are in: it stays as long as they are used."""
+
+    merged: Notice
+    """What any rank said."""
+    def __init__(
+        self,
+        messages: Sequence[Bytes],
+        memory: Any,
+        mine: Notice,
+        step: int,
+        schema: int,
+        tensors: Sequence[Tuple[int, int]],
+    ) -> None: ...
+    def add_to(self, targets: Sequence[Array], alpha: float) -> None: ...
+    def entries(self, rank: int) -> List[Tuple[int, int, bytearray, bytearray]]:
+        """Of each frame: tensor, elements, positions as int64, values as float32."""
+
 class Session:
     step: int
     @property
@@ -55,16 +89,22 @@ class Session:
         options: Dict[str, Any],
     ) -> None: ...
     def norm(self, gradients: Sequence[Array]) -> float: ...
-    def bound(self, tensors: Sequence[int]) -> int: ...
     def compress(
         self,
         gradients: Sequence[Array],
-        absent: Sequence[int],
+        notice: Notice,
         out: int,
         room: int,
         scale: float,
         norm: Optional[float],
     ) -> int: ...
+    def owner_bounds(self, tensors: Sequence[int], step: int) -> Tuple[int, int]:
+        """Of a message to an owner, and of one from an owner."""
+
+    def compress_for_owners(
+        self, gradients: Sequence[Array], notice: Notice, scale: float, norm: Optional[float]
+    ) -> List[bytearray]: ...
+    def choose(self, tensors: Sequence[int], slices: Parcels, notice: Notice) -> bytearray: ...
     def commit(self, frozen: Sequence[int]) -> None: ...
     def restore(self) -> None: ...
     def velocity(self, tensor: int) -> Tuple[int, int]: ...
@@ -80,20 +120,19 @@ def active_target() -> str: ...
 def entries_at(ratio: float, elements: int) -> int: ...
 def frame_bound(elements: int, entries: int, values: str, indices: str) -> int: ...
 def inspect_message(message: Any) -> Dict[str, Any]:
-    """What is in a message of dgc, which is checked completely: step, sender, schema, bytes, and its frames."""
+    """What is in a message of dgc, which is checked completely: step, sender, schema, bytes, notice, and its frames."""
 
-def decode(
-    address: int, size: int, rank: int, step: int, schema: int
-) -> List[Tuple[int, int, bytearray, bytearray]]: ...
-def add_messages(
-    messages: Sequence[Bytes], targets: Sequence[Array], alpha: float, step: int, schema: int
-) -> None: ...
 def encode(
     frames: Sequence[Tuple[int, int, int, int, int, int, str, str]],
+    notice: Notice,
     step: int,
     schema: int,
     sender: int,
     out: int,
     room: int,
 ) -> int: ...
+def notice_message(
+    notice: Notice, step: int, schema: int, sender: int, out: int, room: int
+) -> int: ...
+def parcel_bound(tensors: int, contents: int) -> int: ...
 def hash64(address: int, size: int, seed: int) -> int: ...

@@ -103,8 +103,9 @@ class DcpState:
         for about in abouts.values():
             if about["shapes"] != state._saved_shapes():
                 _saved.refuse_shapes("from_dcp", about["shapes"], state._saved_shapes())
-        _saved.load_shares(state._residuals, everything, int(abouts[0]["step"]))
-        state._begin()
+        with state._lock:
+            _saved.load_shares(state._residuals, everything, int(abouts[0]["step"]))
+            state._begin()
 
     def _one(self, rank: int, about: Dict[str, Any], loaded: Dict[str, Any]) -> _saved.Saved:
         """What state_dict() of an old rank would have been."""

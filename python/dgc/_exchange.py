@@ -1,20 +1,22 @@
 """An exchange: some gradients of a step on their way from this rank to the sum over all ranks.
 
-Order: compress; all-gather; add everybody's message, in the order of the ranks; commit. Where any
-rank failed, its slot says so, all ranks raise the same error, and what was selected goes back.
+Order: compress; send to all ranks; check everybody's message; add them, in the order of the ranks;
+commit. Where any rank failed, its message says so, all ranks raise the same error, and what was
+selected goes back.
 """
 
 import atexit
 import math
 import time
 import weakref
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
-from . import _core, _slots
-from ._residuals import Part
-from ._torch_versions import dist
+from . import _core
+from ._residuals import CoreResiduals, Part
+from ._rounds import agree, begin_round, has_owners, slot_for, wait_for
+from ._transport import Gathered, Round, Swap
 from .state import DGCState, StepStats
 
 # What a hook promises: a bucket's buffer, with the sum over all ranks in it.
@@ -32,13 +34,24 @@ class Piece(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """An all-gather that is under way."""
+    """Messages that are under way."""
 
     pieces: Sequence[Piece]
     parts: List[Part]  # of these
-    received: List[torch.Tensor]  # a slot of each rank
-    number: int  # in its step
+    notice: _core.Notice  # of this rank
     loss_scale: float
+    swap: Swap
+    life: Any  # of the state; load_state_dict begins another
+    last: bool  # of its step
+
+
+class Chosen(NamedTuple):
+    """The second round of an exchange with owners."""
+
+    swap: Swap
+    notice: _core.Notice
+    present: List[bool]  # on any rank
+    cause: Optional[Exception]  # why this rank could not choose; the others know it with this round
 
 
 class _Callback:
@@ -75,77 +88,25 @@ def sorted_parts(pieces: Sequence[Piece]) -> List[Part]:
     return sorted((part for piece in pieces for part in piece.parts), key=lambda part: part.tensor)
 
 
-def agree(state: DGCState) -> None:
-    """Before the first step, and after loading: do all ranks mean the same? (Sizes of messages
-    follow from it.)"""
-    if state._agreed:
-        return
-    if (dist.get_rank(state.process_group), dist.get_world_size(state.process_group)) != (
-        state._rank,
-        state._workers,
-    ):
-        _core.fail(
-            "state_mismatch",
-            "hook",
-            "process group",
-            f"this state is of rank {state._rank} of {state._workers}",
-            "make a new state, and load_state_dict the list of what all ranks saved",
-        )
-    text = f"{state._description()}\nstep {state.step}"
-    device = wire_device(state, next(iter(state._ids)).device)
-    difference = _core.first_difference(gather_texts(state.process_group, device, text))
-    if difference is not None:
-        _core.fail(
-            "configuration_mismatch",
-            "hook",
-            f"rank {difference[0]}",
-            difference[1],
-            "start all ranks with the same model, options and checkpoint",
-        )
-    state._agreed = True
-
-
-def gather_texts(group: Any, device: torch.device, text: str) -> List[str]:
-    """The texts of all ranks. Not all_gather_object, which needs NumPy: PyTorch does not install
-    it."""
-    gather: Any = dist.all_gather
-    own = bytearray(text.encode())
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
-    gather(sizes, torch.tensor([len(own)], device=device), group=group)
-    room = int(max(size.item() for size in sizes))
-    padded = torch.frombuffer(own + bytes(room - len(own)), dtype=torch.uint8).to(device)
-    received = [torch.empty_like(padded) for _ in sizes]
-    gather(received, padded, group=group)
-    return [bytes(raw[: int(size.item())].tolist()).decode() for raw, size in zip(received, sizes)]
-
-
-def wire_device(state: DGCState, device: torch.device) -> torch.device:
-    return device if dist.get_backend(state.process_group) == "nccl" else torch.device("cpu")
-
-
-def is_nonfinite_anywhere(state: DGCState, norm: float, device: torch.device) -> bool:
-    flag = torch.tensor([0 if math.isfinite(norm) else 1], device=wire_device(state, device))
-    most, group = dist.ReduceOp.MAX, state.process_group
-    dist.all_reduce(flag, op=most, group=group)
-    return bool(flag.item())
-
-
 def skip(state: DGCState, pieces: Sequence[Piece]) -> None:
     """Gradients become Inf where a scaler is to notice, else zero."""
     state.skipped = True
     state.stats = StepStats(
-        state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0
+        state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0, state._messages
     )
+    state._messages, state._bytes = 0, [0, 0]
+    if state._peers is not None:
+        state._peers.first.plan.skip()
     for piece in pieces:
         piece.buffer.fill_(math.inf if state.scaler is not None else 0.0)
 
 
-def _parameters_hash(state: DGCState, pieces: Sequence[Piece]) -> int:
-    """0 when it is not time to compare."""
+def _parameters_hash(state: DGCState, pieces: Sequence[Piece]) -> Optional[int]:
+    """None when it is not time to compare."""
     every = state.check_parameters_every
     # The first step says whether all began alike; short runs have no other comparison.
     if every == 0 or state.step == 0 or (state.step != 1 and state.step % every != 0):
-        return 0
+        return None
     value = 0
     for _, parameter in sorted(
         (p for piece in pieces for p in piece.parameters), key=lambda p: p[0]
@@ -156,6 +117,12 @@ def _parameters_hash(state: DGCState, pieces: Sequence[Piece]) -> int:
     return value
 
 
+def _cause(error: Exception) -> Tuple[str, str]:
+    """Code and text of an error, for the other ranks."""
+    code = getattr(error, "code", "")
+    return (code, str(error)) if code else ("internal", f"hook: {type(error).__name__}: {error}")
+
+
 def send(
     state: DGCState,
     pieces: Sequence[Piece],
@@ -163,60 +130,92 @@ def send(
     loss_scale: float,
     norm: Optional[float],
     refused: Optional[Exception] = None,
-) -> Tuple[Any, Exchange]:
-    """Begins an all-gather. `refused`: why this rank cannot take part; it tells the others."""
+) -> Exchange:
+    """Begins an exchange. `refused`: why this rank cannot take part; it tells the others."""
     agree(state)
     parts = sorted_parts(pieces)
     present = [part.present for part in parts]
-    slot = torch.zeros(
-        _slots.size_of(len(parts), state._residuals.bound([part.tensor for part in parts])),
-        dtype=torch.uint8,
-    )
+    owners = has_owners(state)
+    one = Round("slice" if owners else "message", tuple(part.tensor for part in parts))
     with state._lock:
         state.skipped = False
         number = state._exchanges
         state._exchanges += 1
         state._pending += 1
         state._last_sent = last
+        slot, size = slot_for(state, one), 0
         try:
             if refused is not None:
                 raise refused
             if state._failure is not None:
                 raise state._failure
-            size = state._residuals.compress(
-                parts, *_slots.room_of(slot, len(parts)), 1.0 / loss_scale, norm
-            )
-            _slots.write_header(
-                slot, state._rank, state.step, number, present, _parameters_hash(state, pieces)
-            )
-            state._bytes[0] += size
-            state._bytes[1] += slot.numel()
-        except Exception as error:  # the others wait for this slot: tell them, and raise with them
-            _slots.write_error(slot, len(parts), error)
-            _slots.write_header(slot, state._rank, state.step, number, present, failed=True)
-    sent = slot.to(wire_device(state, pieces[-1].buffer.device))
-    everything = torch.empty(state._workers, sent.numel(), dtype=torch.uint8, device=sent.device)
-    received = list(everything.unbind())
-    # The group's thread drops its tensors after the callback: while Python holds them, too, it need
-    # not come back to Python for that.
-    state._on_wire[number] = (sent, received)
-    work = dist.all_gather(received, sent, group=state.process_group, async_op=True)
-    return work, Exchange(pieces, parts, received, number, loss_scale)
+            notice = _core.Notice(number, present, parameters=_parameters_hash(state, pieces))
+            if isinstance(state._residuals, CoreResiduals) and owners:
+                outgoing = state._residuals.compress_for_owners(
+                    parts, notice, 1.0 / loss_scale, norm
+                )
+            else:
+                size = state._residuals.compress(parts, notice, slot, 1.0 / loss_scale, norm)
+        except Exception as error:  # the others wait for a message: tell them, and raise with them
+            notice = _core.Notice(number, present, failure=_cause(error))
+            size = state._residuals.notice_message(notice, slot)
+        swap = begin_round(state, slot, [slot[:size]] * state._workers if size else outgoing, one, last)
+    if isinstance(swap, Gathered):
+        state._on_wire[number] = swap.tensors
+    return Exchange(pieces, parts, notice, loss_scale, swap, state._lock, last)
 
 
-def then_finish(state: DGCState, work: Any, exchange: Exchange) -> Sums:
-    """The sums, when all slots have come; nobody waits for them here."""
-    answer: Sums = work.get_future().then(
-        _Callback(lambda future: _finish(state, exchange, future.wait))
-    )
+def then_finish(state: DGCState, exchange: Exchange) -> Sums:
+    """The sums, when all messages have come; nobody waits for them here."""
+    swap = exchange.swap
+    if isinstance(swap, Gathered):
+        answer: Sums = swap.work.get_future().then(
+            _Callback(lambda future: _finish(state, exchange, future.wait))
+        )
+        return answer
+    peers = state._peers
+    assert peers is not None
+    sums = new_future(exchange.pieces[-1].buffer.device)
+
+    def finish(chosen: Union[Chosen, Exception, None] = None) -> None:
+        try:
+            result: Union[torch.Tensor, Exception] = _finish(state, exchange, chosen=chosen)
+        except Exception as error:
+            result = error
+        sums.set_result(result)  # type: ignore[arg-type]
+        swap.done()
+
+    def choose() -> None:
+        try:
+            chosen: Union[Chosen, Exception] = _choose(state, exchange)
+        except Exception as error:
+            chosen = error
+        # First the slices of other buckets that have come by now.
+        peers.submit(lambda: finish(chosen))
+
+    answer = sums.then(value_or_error)
+    peers.submit(choose if has_owners(state) else finish)
     return answer
 
 
-def _finish(state: DGCState, exchange: Exchange, wait: Any) -> torch.Tensor:
+def value_or_error(future: Any) -> torch.Tensor:
+    """Future.set_exception is for waiters in Python: DDP would take the exception for the result."""
+    result: Union[torch.Tensor, Exception] = future.value()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _finish(
+    state: DGCState,
+    exchange: Exchange,
+    wait: Any = None,
+    chosen: Union[Chosen, Exception, None] = None,
+) -> torch.Tensor:
     try:
-        commit(state, receive(state, exchange, wait))
+        commit(state, exchange, _receive(state, exchange, wait, chosen))
     except Exception as error:
-        fail(state, error)
+        fail(state, error, exchange)
         for piece in exchange.pieces[:-1]:
             piece.future.set_result(error)
         raise
@@ -225,47 +224,71 @@ def _finish(state: DGCState, exchange: Exchange, wait: Any) -> torch.Tensor:
     return exchange.pieces[-1].buffer
 
 
-def receive(state: DGCState, exchange: Exchange, wait: Any) -> List[int]:
-    """Waits for all slots, and puts their sums into the buffers. Returns the tensors of which no
+def receive(state: DGCState, exchange: Exchange) -> List[int]:
+    """Waits for all messages, and puts their sums into the buffers. Returns the tensors of which no
     rank had a gradient."""
     try:
-        wait()
-    except Exception as error:
-        hint = "look at what ended another rank"
-        _core.fail("peer_lost", "all-gather", f"step {state.step}", str(error), hint)
-    return _add(state, exchange)
+        return _receive(state, exchange)
+    finally:
+        exchange.swap.done()
 
 
-def _add(state: DGCState, exchange: Exchange) -> List[int]:
-    pieces, parts, number = exchange.pieces, exchange.parts, exchange.number
-    received = [slot.cpu() for slot in exchange.received]
-    slots = [_slots.read(slot, rank, len(parts)) for rank, slot in enumerate(received)]
-    for rank, slot in enumerate(slots):
-        if slot.failed:
-            _slots.raise_error(received[rank], rank, len(parts))
-    for rank, slot in enumerate(slots):
-        if (slot.step, slot.exchange) != (state.step, number):
-            _core.fail(
-                "configuration_mismatch",
-                "exchange",
-                f"rank {rank}",
-                f"is at step {slot.step}, exchange {slot.exchange}, "
-                f"this rank at step {state.step}, exchange {number}",
-                "all ranks have to make the same calls",
-            )
-        if slot.parameters != slots[0].parameters:
-            _core.fail(
-                "diverged",
-                "compare parameters",
-                f"rank {rank}",
-                f"has other parameters than rank 0 at step {state.step}",
-                "go back to the last checkpoint; check_parameters_every=0 turns this off",
-            )
+def _receive(
+    state: DGCState,
+    exchange: Exchange,
+    wait: Any = None,
+    chosen: Union[Chosen, Exception, None] = None,
+) -> List[int]:
+    if isinstance(chosen, Exception):
+        raise chosen
+    if not has_owners(state):
+        parcels = state._residuals.check(
+            wait_for(state, exchange.swap, wait), exchange.notice, exchange.parts
+        )
+        return _add(state, exchange, parcels, parcels.merged.present)
+    chosen = chosen or _choose(state, exchange)
+    try:
+        messages = wait_for(state, chosen.swap)
+        if chosen.cause is not None:
+            raise chosen.cause
+        parcels = state._residuals.check(messages, chosen.notice, exchange.parts)
+        return _add(state, exchange, parcels, chosen.present)
+    finally:
+        chosen.swap.done()
+
+
+def _choose(state: DGCState, exchange: Exchange) -> Chosen:
+    """Waits for the slices that this rank owns, and begins the second round. Whatever is wrong with
+    the first, there is a second: other ranks may not know, and wait for it."""
+    parts, residuals = exchange.parts, state._residuals
+    assert isinstance(residuals, CoreResiduals)
+    one = Round("chosen", tuple(part.tensor for part in parts))
+    messages = wait_for(state, exchange.swap)
+    back = _core.Notice(exchange.notice.bucket, [])
+    cause, present = None, []
+    with exchange.life:  # not while another bucket is compressed
+        try:
+            slices = residuals.check(messages, exchange.notice, parts)
+            present = slices.merged.present
+            message = residuals.choose(parts, slices, back)
+        except Exception as error:
+            cause = error
+            notice = _core.Notice(exchange.notice.bucket, [], failure=_cause(error))
+            slot = slot_for(state, one)
+            message = slot[: residuals.notice_message(notice, slot)]
+        swap = begin_round(state, message, [message] * state._workers, one, exchange.last)
+    return Chosen(swap, back, present, cause)
+
+
+def _add(
+    state: DGCState, exchange: Exchange, parcels: _core.Parcels, present: Sequence[bool]
+) -> List[int]:
+    """Puts the sums into the buffers. Returns the tensors of which no rank had a gradient."""
+    pieces, parts = exchange.pieces, exchange.parts
     for piece in pieces:
         piece.work.zero_()
-    messages = [(slot.address, slot.size) for slot in slots]
-    state._residuals.add_messages(messages, parts, exchange.loss_scale)
-    frozen = [part for i, part in enumerate(parts) if not any(slot.present[i] for slot in slots)]
+    state._residuals.add(parcels, parts, exchange.loss_scale)
+    frozen = [part for part, used in zip(parts, present) if not used]
     for part in frozen:
         part.values.zero_()
     for piece in pieces:
@@ -274,9 +297,11 @@ def _add(state: DGCState, exchange: Exchange) -> List[int]:
     return [part.tensor for part in frozen]
 
 
-def commit(state: DGCState, frozen: Sequence[int]) -> None:
+def commit(state: DGCState, exchange: Exchange, frozen: Sequence[int]) -> None:
     """This exchange was delivered. With the last one, the step is."""
-    with state._lock:
+    with exchange.life:
+        if exchange.life is not state._lock:
+            return
         state._frozen += frozen
         state._pending -= 1
         if state._last_sent and state._pending == 0:
@@ -296,14 +321,17 @@ def _commit_step(state: DGCState) -> None:
         4.0 * elements / padded,
         8.0 * elements / (state._workers * padded) if state._workers > 1 else 0.0,
         state._residuals.clip_factor,
+        state._messages,
     )
     state._residuals.commit(state._frozen)
     state._exchanges, state._last_sent, state._frozen, state._bytes = 0, False, [], [0, 0]
+    state._messages = 0
 
 
-def fail(state: DGCState, error: Exception) -> None:
+def fail(state: DGCState, error: Exception, exchange: Optional[Exchange] = None) -> None:
     """The step is over: what was selected goes back, and stays accumulated."""
-    with state._lock:
-        if state._failure is None:
+    life = exchange.life if exchange is not None else state._lock
+    with life:
+        if state._failure is None and life is state._lock:
             state._failure = error
             state._residuals.restore()

@@ -4,7 +4,7 @@ With clipping, or where a step may have to be skipped, buckets wait for the last
 """
 
 import sys
-from typing import Any, List, Sequence, Tuple, Union
+from typing import Any, Sequence
 
 import torch
 
@@ -12,15 +12,15 @@ from . import _check, _core
 from ._exchange import (
     Piece,
     Sums,
-    agree,
-    is_nonfinite_anywhere,
     new_future,
     send,
     skip,
     sorted_parts,
     then_finish,
+    value_or_error,
 )
 from ._residuals import Part
+from ._rounds import agree, is_nonfinite_anywhere
 from ._torch_versions import dist, is_called_for_join, is_in_join
 from .state import DGCState
 
@@ -55,8 +55,8 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> Sums:
             "is a tuple: torch.compile has replaced DDP's reducer by one in Python",
             'set torch._dynamo.config.optimize_ddp = "ddp_optimizer", its default',
         )
-    # A step that failed goes on to its last bucket: ranks that do not know yet wait for the slots
-    # of those that do.
+    # A step that failed goes on to its last bucket: ranks that do not know yet wait for the
+    # messages of those that do.
     if state._failure is not None and (
         bucket.index() == 0 or getattr(state._failure, "code", "") == "peer_lost"
     ):
@@ -87,24 +87,24 @@ def hook(state: DGCState, bucket: dist.GradBucket) -> Sums:
         state._check_optimizer()
         if is_in_join(state._ddp() if state._ddp is not None else None):
             raise _join_error(state)
-    # Ranks with inputs wait for this one's slot, which is to tell them.
+    # Ranks with inputs wait for this one's message, which is to tell them.
     joined = is_called_for_join(sys._getframe().f_back)
     refused = _join_error(state) if joined else None
     piece = _take(state, bucket)
     if not state.deferred:
-        return then_finish(state, *send(state, [piece], bucket.is_last(), 1.0, None, refused))
+        return then_finish(state, send(state, [piece], bucket.is_last(), 1.0, None, refused))
     state._waiting.append(piece)
     if not bucket.is_last():
-        answer: Sums = piece.future.then(_value_or_error)
+        answer: Sums = piece.future.then(value_or_error)
         return answer
     pieces, state._waiting = state._waiting, []
     loss_scale = float(state.scaler.get_scale()) if state.scaler is not None else 1.0
     agree(state)
     norm = state._residuals.norm(sorted_parts(pieces))
-    if state.nonfinite == "skip" and is_nonfinite_anywhere(state, norm, piece.buffer.device):
+    if state.nonfinite == "skip" and is_nonfinite_anywhere(state, norm):
         skip(state, pieces)
         return _done(pieces)
-    return then_finish(state, *send(state, pieces, True, loss_scale, norm, refused))
+    return then_finish(state, send(state, pieces, True, loss_scale, norm, refused))
 
 
 def _join_error(state: DGCState) -> Exception:
@@ -129,14 +129,6 @@ def _done(pieces: Sequence[Piece]) -> Sums:
     answer = new_future(pieces[-1].buffer.device)
     answer.set_result(pieces[-1].buffer)
     return answer
-
-
-def _value_or_error(future: Any) -> torch.Tensor:
-    """Future.set_exception is for waiters in Python: DDP would take the exception for the result."""
-    result: Union[torch.Tensor, Exception] = future.value()
-    if isinstance(result, Exception):
-        raise result
-    return result
 
 
 def _take(state: DGCState, bucket: Any) -> Piece:

@@ -100,6 +100,12 @@ class Options:
         100, _check.whole(0), "100",
         "steps between comparisons of a hash of the parameters across ranks; there is one after "
         "the first step, too. 0 turns them off.", RANKS)
+    algorithm: str = _option(
+        "allgather", _check.one_of(("allgather", "owner")), "'owner'",
+        "\"allgather\": every message goes to all ranks, which takes one network delay. \"owner\": "
+        "the owner of each range of indices adds what all ranks selected there to its residual, "
+        "selects again, and sends that to all ranks: two delays, and traffic does not grow with the "
+        "number of ranks. It needs Gloo, and parameters on the CPU.", RANKS)
     threads: int = _option(1, _check.whole(1), "2", "that compress a bucket.", CORE)
     path: str = _option(
         "auto", _check.one_of(("auto", "core", "torch")), "'auto'",

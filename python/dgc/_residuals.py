@@ -3,13 +3,14 @@ the CPU."""
 
 import abc
 import ctypes
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from . import _core
 from ._options import Options
 from ._parameters import Spec
+from ._transport import Round
 
 
 class Setting(NamedTuple):
@@ -56,14 +57,58 @@ class Residuals(abc.ABC):
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self.specs = setting.specs
+        self._bounds: Dict[Tuple[Round, float], int] = {}
 
     @abc.abstractmethod
     def sent(self) -> List[int]:
         """Entries that the last step sent, by tensor."""
 
-    @abc.abstractmethod
-    def bound(self, tensors: Sequence[int]) -> int:
-        """Bytes that a message of these tensors cannot exceed now: the same on all ranks."""
+    def entries(self, tensor: int, step: int) -> int:
+        """k of a tensor at a step."""
+        spec = self.specs[tensor]
+        ratio = self._setting.schedule.ratio_at(step)
+        return spec.elements if spec.dense else _core.entries_at(ratio, spec.elements)
+
+    def bound(self, one: Round, step: int) -> int:
+        """Bytes that a message of a round cannot exceed at a step: the same on all ranks."""
+        key = (one, self._setting.schedule.ratio_at(step))
+        if key not in self._bounds:
+            if len(self._bounds) >= 64:  # a ratio of its own for each step
+                self._bounds.clear()
+            self._bounds[key] = self._bound(one, step)
+        return self._bounds[key]
+
+    def _bound(self, one: Round, step: int) -> int:
+        options, frames = self._setting.options, 0
+        for tensor in one.tensors if one.kind == "message" else ():
+            elements, k = self.specs[tensor].elements, self.entries(tensor, step)
+            values, indices = (
+                (options.dense_values, "auto")
+                if k == elements
+                else (options.values, options.indices)
+            )
+            frames += _core.frame_bound(elements, k, values, indices)
+        return _core.parcel_bound(len(one.tensors), frames)
+
+    def check(
+        self, messages: Sequence[torch.Tensor], notice: _core.Notice, parts: Sequence[Part]
+    ) -> _core.Parcels:
+        """All ranks' messages on the CPU, checked."""
+        return _core.Parcels(
+            [(message.data_ptr(), message.numel()) for message in messages],
+            list(messages),
+            notice,
+            self.step,
+            self._setting.schema,
+            [(part.tensor, part.values.numel()) for part in parts],
+        )
+
+    def notice_message(self, notice: _core.Notice, out: torch.Tensor) -> int:
+        """A message without frames. Returns its size."""
+        setting = self._setting
+        return _core.notice_message(
+            notice, self.step, setting.schema, setting.rank, out.data_ptr(), out.numel()
+        )
 
     @abc.abstractmethod
     def norm(self, parts: Sequence[Part]) -> float:
@@ -71,15 +116,18 @@ class Residuals(abc.ABC):
 
     @abc.abstractmethod
     def compress(
-        self, parts: Sequence[Part], out: int, room: int, scale: float, norm: Optional[float]
+        self,
+        parts: Sequence[Part],
+        notice: _core.Notice,
+        out: torch.Tensor,
+        scale: float,
+        norm: Optional[float],
     ) -> int:
-        """Accumulates, selects, and writes the message to address `out`. Returns its size."""
+        """Accumulates, selects, and writes the message to `out`. Returns its size."""
 
     @abc.abstractmethod
-    def add_messages(
-        self, messages: Sequence[Tuple[int, int]], parts: Sequence[Part], alpha: float
-    ) -> None:
-        """Adds everybody's messages, each an address and a size, in the order of the ranks."""
+    def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
+        """Adds everybody's messages, in the order of the ranks."""
 
     @abc.abstractmethod
     def commit(self, frozen: Sequence[int]) -> None:
@@ -95,7 +143,7 @@ class Residuals(abc.ABC):
 
 
 class CoreResiduals(Residuals):
-    """u and v in libdgc's memory."""
+    """u and v in libdgc's memory. The only ones that owners of index ranges have."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -116,22 +164,43 @@ class CoreResiduals(Residuals):
     def sent(self) -> List[int]:
         return self._session.sent()
 
-    def bound(self, tensors: Sequence[int]) -> int:
-        return self._session.bound(list(tensors))
+    def _bound(self, one: Round, step: int) -> int:
+        if one.kind not in ("slice", "chosen"):
+            return super()._bound(one, step)
+        to, back = self._session.owner_bounds(one.tensors, step)
+        return to if one.kind == "slice" else back
 
     def norm(self, parts: Sequence[Part]) -> float:
         return self._session.norm(_arrays(parts))
 
-    def compress(
-        self, parts: Sequence[Part], out: int, room: int, scale: float, norm: Optional[float]
-    ) -> int:
-        absent = [p.tensor for p in parts if not p.present]
-        return self._session.compress(_arrays(parts), absent, out, room, scale, norm)
+    def compress_for_owners(
+        self, parts: Sequence[Part], notice: _core.Notice, scale: float, norm: Optional[float]
+    ) -> List[torch.Tensor]:
+        """As compress: a message for each rank."""
+        slices = self._session.compress_for_owners(_arrays(parts), notice, scale, norm)
+        return [torch.frombuffer(one, dtype=torch.uint8) for one in slices]
 
-    def add_messages(
-        self, messages: Sequence[Tuple[int, int]], parts: Sequence[Part], alpha: float
-    ) -> None:
-        _core.add_messages(list(messages), _arrays(parts), alpha, self.step, self._setting.schema)
+    def choose(
+        self, parts: Sequence[Part], slices: _core.Parcels, notice: _core.Notice
+    ) -> torch.Tensor:
+        """What this rank, an owner, sends to all ranks."""
+        chosen = self._session.choose([part.tensor for part in parts], slices, notice)
+        return torch.frombuffer(chosen, dtype=torch.uint8)
+
+    def compress(
+        self,
+        parts: Sequence[Part],
+        notice: _core.Notice,
+        out: torch.Tensor,
+        scale: float,
+        norm: Optional[float],
+    ) -> int:
+        return self._session.compress(
+            _arrays(parts), notice, out.data_ptr(), out.numel(), scale, norm
+        )
+
+    def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
+        parcels.add_to(_arrays(parts), alpha)
 
     def commit(self, frozen: Sequence[int]) -> None:
         self._session.commit(list(frozen))

@@ -5,7 +5,7 @@ through the host, where libdgc encodes and decodes them, so that the bytes are t
 """
 
 import math
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 import torch
 
@@ -44,26 +44,6 @@ class TorchResiduals(Residuals):
 
     def sent(self) -> List[int]:
         return list(self._sent)
-
-    def _entries(self, tensor: int) -> int:
-        spec = self.specs[tensor]
-        return (
-            spec.elements
-            if spec.dense
-            else _core.entries_at(self._setting.schedule.ratio_at(self.step), spec.elements)
-        )
-
-    def bound(self, tensors: Sequence[int]) -> int:
-        total = _core.MESSAGE_OVERHEAD
-        for t in tensors:
-            elements, k = self.specs[t].elements, self._entries(t)
-            values, indices = (
-                (self._options.dense_values, "auto")
-                if k == elements
-                else (self._options.values, self._options.indices)
-            )
-            total += _core.frame_bound(elements, k, values, indices)
-        return total
 
     def norm(self, parts: Sequence[Part]) -> float:
         # One transfer for each device, not for each tensor.
@@ -124,7 +104,7 @@ class TorchResiduals(Residuals):
 
     def _select(self, tensor: int) -> Optional[torch.Tensor]:
         """Positions of the k largest, ties to the lower one; None for all."""
-        v, k = self._v[tensor], self._entries(tensor)
+        v, k = self._v[tensor], self.entries(tensor, self.step)
         if k == v.numel():
             return None
         magnitudes = v.abs()
@@ -136,7 +116,12 @@ class TorchResiduals(Residuals):
         return nonzero
 
     def compress(
-        self, parts: Sequence[Part], out: int, room: int, scale: float, norm: Optional[float]
+        self,
+        parts: Sequence[Part],
+        notice: _core.Notice,
+        out: torch.Tensor,
+        scale: float,
+        norm: Optional[float],
     ) -> int:
         for part in parts:
             if part.tensor in self._undo:
@@ -188,7 +173,10 @@ class TorchResiduals(Residuals):
                         coding,
                     )
                 )
-        size = _core.encode(frames, self.step, self._setting.schema, self._rank, out, room)
+        schema = self._setting.schema
+        size = _core.encode(
+            frames, notice, self.step, schema, self._rank, out.data_ptr(), out.numel()
+        )
         for t, indices, _, _, decoded in chosen:
             self._mask(t, indices, decoded)
         return size
@@ -210,21 +198,10 @@ class TorchResiduals(Residuals):
         if u is not None:
             u[indices] = 0.0
 
-    def add_messages(
-        self, messages: Sequence[Tuple[int, int]], parts: Sequence[Part], alpha: float
-    ) -> None:
+    def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
         by_tensor = {part.tensor: part.values for part in parts}
-        for rank, (address, size) in enumerate(messages):
-            for tensor, elements, positions, values in _core.decode(
-                address, size, rank, self.step, self._setting.schema
-            ):
-                if tensor not in by_tensor or by_tensor[tensor].numel() != elements:
-                    _core.fail(
-                        "unknown_tensor",
-                        "decode",
-                        f"rank {rank}",
-                        f"sent tensor {tensor} of {elements} elements, which is not in this bucket",
-                    )
+        for rank in range(self._workers):
+            for tensor, _, positions, values in parcels.entries(rank):
                 target = by_tensor[tensor]
                 added = torch.frombuffer(values, dtype=torch.float32).mul_(alpha).to(target.device)
                 target.index_add_(

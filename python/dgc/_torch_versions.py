@@ -28,6 +28,27 @@ def scaler_example() -> str:
     return "torch.amp.GradScaler('cuda')" if has_new else "torch.cuda.amp.GradScaler()"
 
 
+# ---- process groups ------------------------------------------------------------------------------
+
+
+def group_of(process_group: Any) -> Any:
+    """The group itself where None stands for the default one."""
+    return dist.distributed_c10d._get_default_group() if process_group is None else process_group
+
+
+def is_gloo(group: Any) -> bool:
+    """Whether Gloo moves tensors of the CPU. From 2.0 on a group has a backend for each device; its
+    name is "undefined" where init_process_group was not told one."""
+    if dist.get_backend(group) == "gloo":
+        return True
+    if not hasattr(group, "_get_backend"):
+        return False
+    try:
+        return str(group._get_backend(torch.device("cpu")).name()).lower() == "gloo"
+    except RuntimeError:
+        return False  # it has none for the CPU
+
+
 # ---- modules around modules ---------------------------------------------------------------------
 
 # Parts of names that torch.compile and checkpoint_wrapper put into those of a model.

@@ -13,20 +13,10 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 
 from . import _check, _core
-from ._exchange import (
-    Piece,
-    agree,
-    commit,
-    fail,
-    gather_texts,
-    is_nonfinite_anywhere,
-    receive,
-    send,
-    skip,
-    wire_device,
-)
+from ._exchange import Piece, commit, fail, receive, send, skip
 from ._parameters import Parameters, local_of
 from ._residuals import Part
+from ._rounds import agree, gather_texts, is_nonfinite_anywhere, wire_device
 from ._torch_versions import before_each_step, check_fsdp2, dist, dtensor_of, is_mesh
 from .state import DGCState, Named
 
@@ -167,17 +157,19 @@ class ShardedState(DGCState):
         norm = None
         if self.deferred:
             norm = self._norm(self._residuals.norm(piece.parts), piece.buffer.device)
-            if self.nonfinite == "skip" and is_nonfinite_anywhere(self, norm, piece.buffer.device):
+            if self.nonfinite == "skip" and is_nonfinite_anywhere(self, norm):
                 skip(self, [piece])
                 self._give(piece, [])
                 return
 
+        under_way: List[Any] = []
+
         def exchange() -> List[int]:
-            work, under_way = send(self, [piece], True, 1.0, norm, refused)
-            return receive(self, under_way, work.wait)
+            under_way.append(send(self, [piece], True, 1.0, norm, refused))
+            return receive(self, under_way[0])
 
         frozen = self._all_or_none(exchange)
-        commit(self, frozen)
+        commit(self, under_way[0], frozen)
         self._give(piece, frozen)
 
     def _take(self) -> Piece:
@@ -251,7 +243,7 @@ class ShardedState(DGCState):
         texts = gather_texts(self._shards, device, json.dumps(mine))
         errors = [json.loads(text) for text in texts]
         # A norm that is Inf or NaN follows from what another shard says more of.
-        known = sorted((e for e in errors if e is not None), key=lambda e: bool(e[2] == "norm"))
+        known = sorted((e for e in errors if e is not None), key=lambda e: " norm: " in e[3])
         return _error_of(*known[0])
 
     # ---- saving ----------------------------------------------------------------------------------

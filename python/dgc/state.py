@@ -13,6 +13,7 @@ from ._options import Options, Warmup
 from ._parameters import Parameters, Spec, ddp_of, local_of, named_parameters_of, specs_of
 from ._residuals import CoreResiduals, Residuals, Setting
 from ._dcp import DcpState
+from ._peers import Peers
 from ._torch_residuals import TorchResiduals
 from ._torch_versions import dist, is_called_by_dcp, scaler_example
 from .optim import SGD, check_optimizer, innermost, momentum_problem, warn_without_optimizer
@@ -34,12 +35,14 @@ class StepStats(NamedTuple):
     ratio: float  # asked for by the schedule
     entries: int  # sent by this worker, dense tensors included
     message_bytes: int  # of this worker's messages
-    padded_bytes: int  # with headers and padding: what each other rank received of this one
+    # What each other rank received of this one: with Gloo the same, else with padding.
+    padded_bytes: int
     # 4 bytes a parameter over padded_bytes: the paper's measure, of what really goes out.
     message_ratio: float
     # What a dense fp32 ring all-reduce would bring to this rank over what came; 0 when alone.
     traffic_ratio: float
     clip_factor: float  # less than 1: clipping fired
+    messages: int  # to each other rank
 
 
 class DGCState:
@@ -86,6 +89,7 @@ class DGCState:
         masking: bool = Options.masking,
         nonfinite: Optional[str] = Options.nonfinite,
         check_parameters_every: int = Options.check_parameters_every,
+        algorithm: str = Options.algorithm,
         threads: int = Options.threads,
         path: str = Options.path,
     ) -> None:
@@ -117,6 +121,8 @@ class DGCState:
             warn_without_optimizer()
         self.attach(named, scaler, optimizer)
 
+    _lock = threading.Lock()  # until there is one of its own
+
     def __repr__(self) -> str:
         changed = "".join(f", {name}={value!r}" for name, value in self._options.changed().items())
         return (
@@ -130,6 +136,14 @@ class DGCState:
         setting = Setting(
             self._specs, self._rank, self._workers, self.schedule, self._options, schema
         )
+        if self._options.algorithm == "owner" and path != "core":
+            _core.fail(
+                "invalid_argument",
+                "DGCState",
+                "algorithm 'owner'",
+                "needs all parameters on the CPU, and not path='torch'",
+                "use algorithm='allgather'",
+            )
         self._path = path
         self._residuals: Residuals
         self._residuals = (
@@ -138,7 +152,9 @@ class DGCState:
 
     def _begin(self) -> None:
         """What is known of the step under way, and of the ranks: nothing."""
-        self._lock = threading.Lock()  # callbacks of several buckets may run at once
+        # Callbacks of several buckets may run at once. A new lock is a new life of the state:
+        # exchanges of the one before change nothing any more.
+        self._lock = threading.Lock()
         self._agreed = False  # the ranks have compared their options
         self._failure: Optional[Exception] = None
         self._waiting: List[Any] = []  # buckets, until the last has come
@@ -147,7 +163,9 @@ class DGCState:
         self._last_sent = False
         self._frozen: List[int] = []
         self._bytes = [0, 0]
-        self._on_wire: Dict[int, Any] = {}  # tensors of the last exchange of each number
+        self._messages = 0  # to each other rank
+        self._peers: Optional[Peers] = None
+        self._on_wire: Dict[int, Any] = {}  # tensors of the last all-gather of each number
         self.stats: Optional[StepStats] = None
         self.skipped = False
 
@@ -204,7 +222,8 @@ class DGCState:
         return "\n".join(
             [
                 *lines,
-                f"overlap with backward: {self._overlap()}; path: {self._path}",
+                f"overlap with backward: {self._overlap()}; path: {self._path}; "
+                f"algorithm: {self._options.algorithm}",
                 self.schedule.describe().rstrip(),
             ]
         )
@@ -236,8 +255,9 @@ class DGCState:
         """What this rank saved. To go on with another number of workers: the list of what all ranks
         saved; old rank i goes to rank i mod N, so that the sums of u and of v over all workers stay
         what they were. On an Error nothing has changed."""
-        _saved.load(self._residuals, saved, self._rank, self._workers)
-        self._begin()
+        with self._lock:  # not while an exchange ends that was under way
+            _saved.load(self._residuals, saved, self._rank, self._workers)
+            self._begin()
 
     def to_dcp(self) -> "DcpState":
         """For ``torch.distributed.checkpoint``: goes beside model and optimizer.

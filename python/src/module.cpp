@@ -10,9 +10,11 @@
 #include <string_view>
 
 #include "base/difference.h"
+#include "bind_messages.h"
 #include "bind_schedule.h"
 #include "compress/option_table.h"
 #include "compress/reshard.h"
+#include "convert.h"
 #include "dgc/error.h"
 #include "dgc/schedule.h"
 #include "dgc/target.h"
@@ -28,130 +30,6 @@ namespace {
 
 using Unlocked = py::call_guard<py::gil_scoped_release>;
 
-std::vector<Array> arrays_of(
-    const std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>& list) {
-  std::vector<Array> arrays;
-  arrays.reserve(list.size());
-  for (const auto& [tensor, address, elements] : list) {
-    arrays.push_back({.tensor = tensor, .address = address, .elements = elements});
-  }
-  return arrays;
-}
-
-std::vector<Bytes> bytes_of(const std::vector<std::pair<std::uintptr_t, std::size_t>>& list) {
-  std::vector<Bytes> all;
-  all.reserve(list.size());
-  for (const auto& [address, size] : list) all.push_back({.address = address, .size = size});
-  return all;
-}
-
-/// A view of an object's bytes, which it keeps alive. Throws Error unless they lie in one piece.
-class Contents {
- public:
-  explicit Contents(const py::object& object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS) == 0) return;
-    PyErr_Clear();
-    throw Error(
-        ErrorCode::invalid_argument, "inspect_message", "message",
-        fmt::format("is a {}, but has to be bytes in one piece", Py_TYPE(object.ptr())->tp_name),
-        "for example inspect_message(open(file, 'rb').read())");
-  }
-  ~Contents() { PyBuffer_Release(&view_); }
-  Contents(const Contents&) = delete;
-  Contents& operator=(const Contents&) = delete;
-
-  std::span<const std::byte> bytes() const {
-    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_{};
-};
-
-/// Memory of Python's that can be written to, of whole items.
-template <typename Item>
-py::bytearray bytearray_of(std::span<const Item> items) {
-  return {reinterpret_cast<const char*>(items.data()), items.size_bytes()};
-}
-
-py::dict dict_of(const FrameInfo& frame) {
-  return py::dict("tensor"_a = frame.tensor, "elements"_a = frame.elements,
-                  "entries"_a = frame.entries, "values"_a = name_of(frame.value_type),
-                  "indices"_a = name_of(frame.coding), "bytes"_a = frame.bytes,
-                  "value_bytes"_a = frame.value_bytes, "index_bytes"_a = frame.index_bytes);
-}
-
-py::dict inspect(const py::object& message) {
-  const Contents contents(message);
-  std::optional<CheckedMessage> checked;
-  {
-    const py::gil_scoped_release unlocked;
-    checked.emplace(contents.bytes());
-  }
-  py::list frames;
-  for (const FrameInfo& frame : checked->frames()) frames.append(dict_of(frame));
-  const MessageHeader& header = checked->header();
-  return py::dict("step"_a = header.step, "schema"_a = header.schema, "sender"_a = header.sender,
-                  "bytes"_a = contents.bytes().size(), "frames"_a = frames);
-}
-
-/// (tensor, elements, positions as int64, values as float32) of each frame of a rank's message.
-py::list decode(const Bytes& message, std::size_t rank, std::uint64_t step, std::uint32_t schema) {
-  std::vector<Entries> all;
-  std::vector<std::vector<std::int64_t>> positions;
-  {
-    const py::gil_scoped_release unlocked;
-    const CheckedMessage checked(message.span());
-    check_header(checked.header(), rank, step, schema);
-    all = decode_entries(checked, std::numeric_limits<std::uint64_t>::max());
-    for (const Entries& frame : all) {
-      positions.emplace_back(frame.indices.begin(), frame.indices.end());
-    }
-  }
-  py::list frames;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    frames.append(py::make_tuple(all[i].tensor, all[i].elements,
-                                 bytearray_of(std::span<const std::int64_t>(positions[i])),
-                                 bytearray_of(std::span<const float>(all[i].values))));
-  }
-  return frames;
-}
-
-/// A frame to be: entries that were selected elsewhere. Without positions it is the whole tensor.
-struct Selected {
-  std::uint32_t tensor;
-  std::uint64_t elements;
-  std::uintptr_t indices;  // of int64, or 0
-  std::uintptr_t values;
-  std::uintptr_t decoded;
-  std::size_t count;
-  std::string value_type;
-  std::string coding;
-};
-
-std::size_t encode(const std::vector<Selected>& frames, const MessageHeader& header,
-                   const Bytes& out) {
-  MessageWriter writer(out.span(), header);
-  std::vector<std::uint32_t> indices;
-  for (const Selected& frame : frames) {
-    indices.clear();
-    if (frame.indices != 0) {
-      const auto given = memory_at<const std::int64_t>(frame.indices, frame.count);
-      for (const std::int64_t index : given) indices.push_back(static_cast<std::uint32_t>(index));
-    }
-    const auto values = memory_at<const float>(frame.values, frame.count);
-    const auto decoded = memory_at<float>(frame.decoded, frame.count);
-    writer.add({.tensor = frame.tensor,
-                .elements = frame.elements,
-                .indices = indices,
-                .values = values,
-                .value_type = parse_value_type(frame.value_type),
-                .coding = parse_index_coding(frame.coding)},
-               decoded);
-  }
-  return writer.finish();
-}
-
 // tests/python/test_docs.py runs what stands after >>>.
 constexpr const char* kError = R"(What the library reports.
 
@@ -165,21 +43,6 @@ and ``hint`` are its parts:
 invalid_argument; ratio 2; is not in (0, 1]
 )";
 
-constexpr const char* kInspectMessage = R"(What is in a message of dgc, which is checked completely.
-
-A message is what a worker sends of a bucket; docs/format.md specifies it. Returns its step, sender,
-schema and size in bytes, and for each frame the tensor, its elements, how many entries are sent, and
-how. Raises :class:`dgc.Error` if anything in it is wrong. The shortest message, without frames:
-
->>> message = bytes.fromhex(
-...     "4447434d01000100000000000000000007000000000000002800000000000000a7fe307e40b4717a")
->>> dgc.inspect_message(message)
-{'step': 7, 'schema': 0, 'sender': 1, 'bytes': 40, 'frames': []}
->>> dgc.inspect_message(message[:-1])
-Traceback (most recent call last):
-dgc.Error: ...
-)";
-
 /// Errors of the library become dgc.Error, with their parts as attributes.
 void translate_errors(py::module_& m) {
   static PyObject* type = nullptr;
@@ -189,12 +52,12 @@ void translate_errors(py::module_& m) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const Error& error) {
-      py::object instance = py::reinterpret_borrow<py::object>(type)(error.what());
+      py::object instance = py::reinterpret_borrow<py::object>(type)(text_of(error.what()));
       instance.attr("code") = error_name(error.code());
-      instance.attr("operation") = error.operation();
-      instance.attr("subject") = error.subject();
-      instance.attr("problem") = error.problem();
-      instance.attr("hint") = error.hint();
+      instance.attr("operation") = text_of(error.operation());
+      instance.attr("subject") = text_of(error.subject());
+      instance.attr("problem") = text_of(error.problem());
+      instance.attr("hint") = text_of(error.hint());
       PyErr_SetObject(type, instance.ptr());
     }
   });
@@ -240,7 +103,6 @@ std::pair<std::uintptr_t, std::size_t> place_of(std::span<float> values) {
 }
 
 void bind_session(py::module_& m) {
-  using Arrays = std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>;
   py::class_<Session>(m, "Session")
       .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
                            tensors,
@@ -261,15 +123,43 @@ void bind_session(py::module_& m) {
       .def(
           "norm", [](const Session& s, const Arrays& g) { return s.norm(arrays_of(g)); },
           "gradients"_a, Unlocked())
-      .def("bound", &Session::bound, "tensors"_a)
       .def(
           "compress",
-          [](Session& s, const Arrays& gradients, const std::vector<std::size_t>& absent,
-             std::uintptr_t out, std::size_t room, double scale, std::optional<double> norm) {
-            return s.compress(arrays_of(gradients), absent, {.address = out, .size = room}, scale,
+          [](Session& s, const Arrays& gradients, const Notice& notice, std::uintptr_t out,
+             std::size_t room, double scale, std::optional<double> norm) {
+            return s.compress(arrays_of(gradients), notice, {.address = out, .size = room}, scale,
                               norm);
           },
-          "gradients"_a, "absent"_a, "out"_a, "room"_a, "scale"_a, "norm"_a, Unlocked())
+          "gradients"_a, "notice"_a, "out"_a, "room"_a, "scale"_a, "norm"_a, Unlocked())
+      .def("owner_bounds", &Session::owner_bounds, "tensors"_a, "step"_a)
+      .def(
+          "compress_for_owners",
+          [](Session& s, const Arrays& gradients, const Notice& notice, double scale,
+             std::optional<double> norm) {
+            std::vector<std::vector<std::byte>> slices;
+            {
+              const py::gil_scoped_release unlocked;
+              slices = s.compress_for_owners(arrays_of(gradients), notice, scale, norm);
+            }
+            py::list all;
+            for (const auto& slice : slices) {
+              all.append(bytearray_of(std::span<const std::byte>(slice)));
+            }
+            return all;
+          },
+          "gradients"_a, "notice"_a, "scale"_a, "norm"_a)
+      .def(
+          "choose",
+          [](Session& s, const std::vector<std::size_t>& tensors, const Parcels& slices,
+             const Notice& notice) {
+            std::vector<std::byte> chosen;
+            {
+              const py::gil_scoped_release unlocked;
+              chosen = s.choose(tensors, slices, notice);
+            }
+            return bytearray_of(std::span<const std::byte>(chosen));
+          },
+          "tensors"_a, "slices"_a, "notice"_a)
       .def("commit", &Session::commit, "frozen"_a, Unlocked())
       .def("restore", &Session::restore, Unlocked())
       .def(
@@ -293,7 +183,6 @@ PYBIND11_MODULE(_core, m) {
   translate_errors(m);
   bind_schedule(m);
   bind_session(m);
-  m.attr("MESSAGE_OVERHEAD") = kMessageOverhead;
   m.attr("ERROR_CODES") = numbers_of_errors();
   m.def("fail", &fail, "code"_a, "operation"_a, "subject"_a, "problem"_a, "hint"_a = "");
   m.def(
@@ -316,38 +205,7 @@ PYBIND11_MODULE(_core, m) {
                            parse_index_coding(indices));
       },
       "elements"_a, "entries"_a, "values"_a, "indices"_a);
-  m.def("inspect_message", &inspect, "message"_a, kInspectMessage);
-  m.def(
-      "decode",
-      [](std::uintptr_t address, std::size_t size, std::size_t rank, std::uint64_t step,
-         std::uint32_t schema) {
-        return decode({.address = address, .size = size}, rank, step, schema);
-      },
-      "address"_a, "size"_a, "rank"_a, "step"_a, "schema"_a);
-  m.def(
-      "add_messages",
-      [](const std::vector<std::pair<std::uintptr_t, std::size_t>>& messages,
-         const std::vector<std::tuple<std::size_t, std::uintptr_t, std::size_t>>& targets,
-         float alpha, std::uint64_t step, std::uint32_t schema) {
-        add_messages(bytes_of(messages), arrays_of(targets), alpha, step, schema);
-      },
-      "messages"_a, "targets"_a, "alpha"_a, "step"_a, "schema"_a, Unlocked());
-  m.def(
-      "encode",
-      [](const std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uintptr_t, std::uintptr_t,
-                                      std::uintptr_t, std::size_t, std::string, std::string>>&
-             frames,
-         std::uint64_t step, std::uint32_t schema, std::uint16_t sender, std::uintptr_t out,
-         std::size_t room) {
-        std::vector<Selected> list;
-        for (const auto& [tensor, elements, indices, values, decoded, count, type, coding] :
-             frames) {
-          list.push_back({tensor, elements, indices, values, decoded, count, type, coding});
-        }
-        return encode(list, {.step = step, .schema = schema, .sender = sender},
-                      {.address = out, .size = room});
-      },
-      "frames"_a, "step"_a, "schema"_a, "sender"_a, "out"_a, "room"_a, Unlocked());
+  bind_messages(m);
   m.def(
       "hash64",
       [](std::uintptr_t address, std::size_t size, std::uint64_t seed) {

@@ -19,20 +19,6 @@ std::vector<Gradient> gradients_of(const std::vector<Array>& arrays) {
 
 std::vector<float> copy_of(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-[[noreturn]] void mismatch(std::size_t rank, std::string problem) {
-  throw Error(ErrorCode::configuration_mismatch, "exchange", fmt::format("rank {}", rank),
-              std::move(problem), "all ranks have to make the same calls, with the same options");
-}
-
-CheckedMessage checked_from(std::size_t rank, const Bytes& bytes) {
-  try {
-    return CheckedMessage(bytes.span());
-  } catch (const Error& error) {
-    throw Error(error.code(), error.operation(), fmt::format("rank {}", rank),
-                fmt::format("{}: {}", error.subject(), error.problem()), error.hint());
-  }
-}
-
 }  // namespace
 
 Session::Session(std::vector<TensorSpec> tensors, std::uint32_t rank, std::uint32_t workers,
@@ -44,24 +30,48 @@ double Session::norm(const std::vector<Array>& gradients) const {
   return compressor_.norm(gradients_of(gradients));
 }
 
-std::size_t Session::bound(const std::vector<std::size_t>& tensors) const {
-  std::vector<Gradient> gradients;
-  for (const std::size_t tensor : tensors) {
-    // Only sizes matter; v has that of the gradient.
-    gradients.push_back({tensor, {}});
-    if (tensor < state_.tensors().size()) gradients.back().values = state_.residual(tensor);
-  }
-  return compressor_.bound(gradients);
-}
-
-std::size_t Session::compress(const std::vector<Array>& gradients,
-                              const std::vector<std::size_t>& absent, const Bytes& out,
-                              double scale, std::optional<double> norm) {
-  for (const std::size_t tensor : absent) {
+void Session::keep_absent(const std::vector<Array>& gradients, const Notice& notice) {
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (notice.present.at(i)) continue;
+    const std::size_t tensor = gradients[i].tensor;
     kept_.push_back({tensor, copy_of(std::as_const(state_).velocity(tensor)),
                      copy_of(std::as_const(state_).residual(tensor))});
   }
-  return compressor_.compress(gradients_of(gradients), out.span(), {.scale = scale, .norm = norm});
+}
+
+std::size_t Session::compress(const std::vector<Array>& gradients, const Notice& notice,
+                              const Bytes& out, double scale, std::optional<double> norm) {
+  keep_absent(gradients, notice);
+  return compressor_.compress(gradients_of(gradients), out.span(),
+                              {.scale = scale, .norm = norm, .notice = &notice});
+}
+
+std::pair<std::uint64_t, std::uint64_t> Session::owner_bounds(
+    const std::vector<std::size_t>& tensors, std::uint64_t step) const {
+  const auto frames = exchange::Owners(state_, options(), step, tensors).bounds();
+  return {exchange::parcel_bound(tensors.size(), frames.to),
+          exchange::parcel_bound(0, frames.from)};
+}
+
+std::vector<std::vector<std::byte>> Session::compress_for_owners(
+    const std::vector<Array>& gradients, const Notice& notice, double scale,
+    std::optional<double> norm) {
+  keep_absent(gradients, notice);
+  const std::vector<Gradient> given = gradients_of(gradients);
+  std::vector<std::byte> whole(compressor_.bound(given));
+  whole.resize(compressor_.compress(given, whole, {.scale = scale, .norm = norm}));
+  std::vector<std::size_t> tensors;
+  for (const Gradient& gradient : given) tensors.push_back(gradient.tensor);
+  return exchange::Owners(state_, options(), state_.step(), tensors)
+      .slices_of(CheckedMessage(whole), notice, changes_);
+}
+
+std::vector<std::byte> Session::choose(const std::vector<std::size_t>& tensors,
+                                       const Parcels& slices, const Notice& notice) {
+  std::vector<const CheckedMessage*> messages;
+  for (std::size_t rank = 0; rank < slices.size(); ++rank) messages.push_back(&slices.of(rank));
+  return exchange::Owners(state_, options(), state_.step(), tensors)
+      .choose(messages, notice, changes_);
 }
 
 void Session::put_back(const Kept& kept) noexcept {
@@ -70,6 +80,7 @@ void Session::put_back(const Kept& kept) noexcept {
 }
 
 void Session::commit(const std::vector<std::size_t>& frozen) {
+  std::exchange(changes_, {}).apply(state_, state_.has_velocity() && options().masking);
   compressor_.commit();
   for (const Kept& kept : std::exchange(kept_, {})) {
     if (std::find(frozen.begin(), frozen.end(), kept.tensor) != frozen.end()) put_back(kept);
@@ -77,36 +88,44 @@ void Session::commit(const std::vector<std::size_t>& frozen) {
 }
 
 void Session::restore() {
+  changes_ = {};
   compressor_.restore();
   for (const Kept& kept : std::exchange(kept_, {})) put_back(kept);
 }
 
-void check_header(const MessageHeader& header, std::size_t rank, std::uint64_t step,
-                  std::uint32_t schema) {
-  if (header.step != step) {
-    mismatch(rank, fmt::format("sent step {}, this rank is at step {}", header.step, step));
+Parcels::Parcels(const std::vector<Bytes>& messages, const Notice& mine, std::uint64_t step,
+                 std::uint32_t schema, const std::vector<exchange::Expected>& tensors) {
+  const exchange::Rules rules{
+      .phase = "exchange",
+      .step = step,
+      .schema = schema,
+      .notice = mine,
+      .tensors = tensors,
+      .hint = "nothing was applied; all ranks have to make the same calls, with the same options"};
+  const auto name = [](std::size_t rank) { return fmt::format("rank {}", rank); };
+  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
+    messages_.push_back(exchange::checked_message(rules, name(rank), messages[rank].span()));
   }
-  if (header.schema != schema) mismatch(rank, "has another model or other options");
-  if (header.sender != rank) mismatch(rank, fmt::format("says it is rank {}", header.sender));
+  // First of all, so that all ranks raise the same, whatever else does not fit.
+  for (std::size_t rank = 0; rank < messages_.size(); ++rank) {
+    const std::optional<Notice>& notice = messages_[rank].header().notice;
+    if (!notice || !notice->failure) continue;
+    throw Error(notice->failure->code, "exchange", name(rank), "gave up: " + notice->failure->text);
+  }
+  std::vector<const Notice*> notices;
+  for (std::size_t rank = 0; rank < messages_.size(); ++rank) {
+    exchange::check_message(rules, name(rank), rank, messages_[rank]);
+    notices.push_back(&*messages_[rank].header().notice);
+  }
+  merged_ = exchange::merged(notices, step);
 }
 
-void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& targets,
-                  float alpha, std::uint64_t step, std::uint32_t schema) {
+void Parcels::add_to(const std::vector<Array>& targets, float alpha) const {
   std::size_t tensors = 0;
   for (const Array& target : targets) tensors = std::max(tensors, target.tensor + 1);
   std::vector<std::span<float>> by_tensor(tensors);
   for (const Array& target : targets) by_tensor[target.tensor] = target.values();
-  // All are checked before any is added.
-  std::vector<CheckedMessage> checked;
-  for (std::size_t rank = 0; rank < messages.size(); ++rank) {
-    const CheckedMessage& message = checked.emplace_back(checked_from(rank, messages[rank]));
-    check_header(message.header(), rank, step, schema);
-    for (const FrameInfo& frame : message.frames()) {
-      if (frame.tensor < tensors && by_tensor[frame.tensor].size() == frame.elements) continue;
-      mismatch(rank, fmt::format("sent tensor {} with {} elements", frame.tensor, frame.elements));
-    }
-  }
-  for (const CheckedMessage& message : checked) decode_add(message, by_tensor, alpha);
+  for (const CheckedMessage& message : messages_) decode_add(message, by_tensor, alpha);
 }
 
 }  // namespace dgc::python

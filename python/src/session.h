@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "dgc/compressor.h"
 #include "dgc/state.h"
+#include "exchange/owners.h"
+#include "exchange/rules.h"
 
 namespace dgc::python {
 
@@ -36,6 +39,28 @@ struct Bytes {
   std::span<std::byte> span() const noexcept { return memory_at<std::byte>(address, size); }
 };
 
+/// All ranks' messages of a round, by rank, checked: nothing else is added or decoded.
+class Parcels {
+ public:
+  /// Refers to the messages. Throws Error unless each is valid; then with the code and the cause of
+  /// a rank that failed; then unless each is of this step, schema and bucket, from its rank, and
+  /// about no other tensors; then where hashes of parameters differ.
+  Parcels(const std::vector<Bytes>& messages, const Notice& mine, std::uint64_t step,
+          std::uint32_t schema, const std::vector<exchange::Expected>& tensors);
+
+  /// What any of the ranks said.
+  const Notice& merged() const noexcept { return merged_; }
+  const CheckedMessage& of(std::size_t rank) const { return messages_.at(rank); }
+  std::size_t size() const noexcept { return messages_.size(); }
+  /// Adds them to the targets, in the order of the ranks. Throws Error, with the targets untouched,
+  /// unless there is one for each tensor.
+  void add_to(const std::vector<Array>& targets, float alpha) const;
+
+ private:
+  std::vector<CheckedMessage> messages_;
+  Notice merged_;
+};
+
 /// A worker's side of a step that may turn out not to concern some tensors. A rank that has no
 /// gradient of a tensor cannot know in time whether another has one. It goes on as with a gradient
 /// of zero, and keeps what u and v were: if no rank had one, they are put back.
@@ -50,13 +75,24 @@ class Session {
   std::span<const TensorStats> stats() const noexcept { return compressor_.stats(); }
 
   double norm(const std::vector<Array>& gradients) const;
-  /// Bytes that the message of these tensors cannot exceed at the current step: the same on all
-  /// ranks.
-  std::size_t bound(const std::vector<std::size_t>& tensors) const;
-  /// As Compressor::compress. `absent` are those of the gradients that stand for none, and are
-  /// zero.
-  std::size_t compress(const std::vector<Array>& gradients, const std::vector<std::size_t>& absent,
-                       const Bytes& out, double scale, std::optional<double> norm);
+  /// As Compressor::compress. `notice` has a bit for each gradient, which is not set for those that
+  /// stand for none, and are zero.
+  std::size_t compress(const std::vector<Array>& gradients, const Notice& notice, const Bytes& out,
+                       double scale, std::optional<double> norm);
+
+  // With owners (exchange/owners.h) a bucket takes two rounds.
+
+  /// Bounds of the messages of both, at any step: the same on all ranks.
+  std::pair<std::uint64_t, std::uint64_t> owner_bounds(const std::vector<std::size_t>& tensors,
+                                                       std::uint64_t step) const;
+  /// As compress(): the messages to all ranks.
+  std::vector<std::vector<std::byte>> compress_for_owners(const std::vector<Array>& gradients,
+                                                          const Notice& notice, double scale,
+                                                          std::optional<double> norm);
+  /// What this rank, an owner, makes of what all ranks sent it: its message to all of them.
+  std::vector<std::byte> choose(const std::vector<std::size_t>& tensors, const Parcels& slices,
+                                const Notice& notice);
+
   /// The step was delivered; no rank had a gradient of `frozen`.
   void commit(const std::vector<std::size_t>& frozen);
   /// The step was not delivered.
@@ -68,20 +104,13 @@ class Session {
     std::vector<float> velocity;
     std::vector<float> residual;
   };
+  void keep_absent(const std::vector<Array>& gradients, const Notice& notice);
   void put_back(const Kept& kept) noexcept;
 
   State state_;
   Compressor compressor_;
-  std::vector<Kept> kept_;  // of the current step
+  std::vector<Kept> kept_;          // of the current step
+  exchange::OwnerChanges changes_;  // of the current step
 };
-
-/// Throws Error unless a message that is there is of this step and schema, and from this rank.
-void check_header(const MessageHeader& header, std::size_t rank, std::uint64_t step,
-                  std::uint32_t schema);
-
-/// Adds all ranks' messages of a step to the targets, in the order of the ranks. Throws Error
-/// unless each is valid, of this step and schema, from its rank, and about these targets.
-void add_messages(const std::vector<Bytes>& messages, const std::vector<Array>& targets,
-                  float alpha, std::uint64_t step, std::uint32_t schema);
 
 }  // namespace dgc::python

@@ -3,16 +3,11 @@
 namespace dgc::exchange {
 
 Load Context::load_of(std::size_t tensor, std::uint64_t step) const {
-  const TensorSpec& spec = state.tensors()[tensor];
-  const std::uint64_t elements = spec.elements();
-  if (spec.dense) return {elements, elements};
-  const double ratio = compressor.options().schedule.ratio_at(static_cast<std::int64_t>(step));
-  return {elements, entries_at(ratio, elements)};
+  return exchange::load_of(state.tensors()[tensor], compressor.options(), step);
 }
 
 ValueType Context::values_of(const Load& load) const {
-  const CompressOptions& compress = compressor.options();
-  return load.entries == load.elements ? compress.dense_values : compress.values;
+  return exchange::values_of(compressor.options(), load);
 }
 
 std::uint64_t Context::frame_bound_of(std::size_t tensor, std::uint64_t step) const {

@@ -8,6 +8,7 @@
 
 #include "dgc/exchange.h"
 #include "exchange/layout.h"
+#include "exchange/owners.h"
 
 namespace dgc::exchange {
 
@@ -63,20 +64,6 @@ struct Received {
   std::span<const std::byte> values;  // dense values that follow the message
 };
 
-/// New residuals of a range, written when the step is committed: until then it can be taken back.
-struct ResidualRange {
-  std::size_t tensor;
-  std::size_t begin;
-  std::vector<float> values;
-  std::vector<std::uint32_t> masked;  // indices in the tensor whose velocity is cleared
-};
-/// An error of rounding that goes back into the residual at the commit.
-struct ResidualError {
-  std::size_t tensor;
-  std::uint32_t index;
-  float value;
-};
-
 /// What came of a bucket.
 struct Contents {
   /// Messages to be added, in this order. Where `offsets` is not empty, tensor t of message i
@@ -89,8 +76,7 @@ struct Contents {
   /// What rounding took from them, if anything; it goes back into the residual at the commit.
   std::vector<float> dense_errors;
 
-  std::vector<ResidualRange> ranges;
-  std::vector<ResidualError> errors;
+  OwnerChanges changes;
 
   /// What any rank said: a tensor is present, a gradient is not finite, somebody wants to stop.
   Notice merged;
@@ -141,9 +127,7 @@ std::vector<std::uint64_t> owner_bounds(const Context& context, std::uint64_t st
 /// first difference, the same on every rank.
 void handshake(Group& group, const std::string& description);
 std::uint64_t hash_of(std::span<const std::span<float>> parameters);
-/// Throws Error(diverged) unless all ranks have the same hash. By rank.
-void compare_hashes(std::span<const std::uint64_t> hashes, std::uint64_t step);
-/// The same for parameters, by a round of its own.
+/// Throws Error(diverged) unless all ranks have the same parameters, by a round of its own.
 void compare_parameters(Group& group, std::span<const std::span<float>> parameters,
                         std::uint64_t step);
 

@@ -440,15 +440,7 @@ void Exchange::commit(const Collected& collected, std::span<const std::span<floa
   State& state = my.state;
   const bool masks = state.has_velocity() && my.compressor.options().masking;
   for (const exchange::Contents& bucket : collected.contents_->buckets) {
-    for (const ResidualRange& range : bucket.ranges) {
-      std::copy(range.values.begin(), range.values.end(),
-                state.residual(range.tensor).subspan(range.begin).begin());
-      if (!masks) continue;
-      for (const std::uint32_t index : range.masked) state.velocity(range.tensor)[index] = 0.0f;
-    }
-    for (const ResidualError& error : bucket.errors) {
-      state.residual(error.tensor)[error.index] += error.value;
-    }
+    bucket.changes.apply(state, masks);
     if (bucket.dense_errors.empty()) continue;
     std::size_t at = 0;
     for (const std::size_t tensor : bucket.dense_tensors) {

@@ -2,13 +2,12 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "base/difference.h"
 #include "dgc/collectives.h"
 #include "exchange/context.h"
+#include "exchange/rules.h"
 
 namespace dgc::exchange {
 
@@ -29,26 +28,6 @@ std::uint64_t hash_of(std::span<const std::span<float>> parameters) {
   std::uint64_t hash = 0;
   for (const auto& tensor : parameters) hash = XXH64(tensor.data(), tensor.size_bytes(), hash);
   return hash;
-}
-
-void compare_hashes(std::span<const std::uint64_t> hashes, std::uint64_t step) {
-  std::map<std::uint64_t, int> votes;
-  for (const std::uint64_t theirs : hashes) ++votes[theirs];
-  if (votes.size() == 1) return;
-  // The minority is suspected; between two it is the higher rank.
-  const auto majority =
-      std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) {
-        return a.second != b.second ? a.second < b.second
-                                    : (a.first != hashes[0] && b.first == hashes[0]);
-      });
-  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
-    if (hashes[rank] == majority->first) continue;
-    throw Error(ErrorCode::diverged, "compare parameters", fmt::format("rank {}", rank),
-                fmt::format("has other parameters than {} of {} ranks at step {}", majority->second,
-                            hashes.size(), step),
-                "go back to the last checkpoint; look for memory errors or different software on "
-                "that rank");
-  }
 }
 
 void compare_parameters(Group& group, std::span<const std::span<float>> parameters,

@@ -25,6 +25,17 @@ double bits_of(ValueType type) noexcept {
 
 }  // namespace
 
+Load load_of(const TensorSpec& spec, const CompressOptions& options, std::uint64_t step) {
+  const std::uint64_t elements = spec.elements();
+  if (spec.dense) return {elements, elements};
+  const double ratio = options.schedule.ratio_at(static_cast<std::int64_t>(step));
+  return {elements, entries_at(ratio, elements)};
+}
+
+ValueType values_of(const CompressOptions& options, const Load& load) noexcept {
+  return load.entries == load.elements ? options.dense_values : options.values;
+}
+
 std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tensors, int owners) {
   double total = 0.0;
   for (const Load& tensor : tensors) total += static_cast<double>(tensor.entries);
@@ -74,21 +85,20 @@ double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcep
 double received_bytes(Algorithm algorithm, double message, double dense, int workers,
                       int hosts) noexcept {
   constexpr double kLength = 8.0;
-  constexpr double kEmpty = kMessageOverhead + 16.0;  // a message with a notice, but for its bits
-  constexpr double kChecksum = 8.0;                   // of dense values
+  constexpr double kChecksum = 8.0;  // of dense values
   const double n = workers;
   if (algorithm == Algorithm::owner) {
-    return 2.0 * (n - 1) * ((message - kEmpty) / n + kEmpty + kLength);
+    return 2.0 * (n - 1) * ((message - kEmptyMessage) / n + kEmptyMessage + kLength);
   }
   if (algorithm == Algorithm::hierarchical) {
     const double h = hosts;
     const double l = n / h;
-    return (n - 1) * (kEmpty + kLength) + (l - 1) * (4.0 * dense / l + kLength) +
+    return (n - 1) * (kEmptyMessage + kLength) + (l - 1) * (4.0 * dense / l + kLength) +
            (h - 1 + h * (l - 1)) * (message + kLength);
   }
-  double bytes = (n - 1) * ((message > 0.0 ? message : kEmpty) + kLength);
+  double bytes = (n - 1) * ((message > 0.0 ? message : kEmptyMessage) + kLength);
   if (dense > 0.0) {
-    bytes += (n - 1) * (8.0 * dense / n + 2.0 * kChecksum + kEmpty + kLength);
+    bytes += (n - 1) * (8.0 * dense / n + 2.0 * kChecksum + kEmptyMessage + kLength);
   }
   return bytes;
 }

@@ -16,6 +16,11 @@ struct Load {
   std::uint64_t entries;  // k
 };
 
+/// k of a tensor at a step.
+Load load_of(const TensorSpec& spec, const CompressOptions& options, std::uint64_t step);
+/// How a tensor's values travel in messages.
+ValueType values_of(const CompressOptions& options, const Load& load) noexcept;
+
 /// Cuts the elements of all tensors, laid end to end, into `owners` runs of about equal numbers of
 /// expected entries. cuts[t][o] .. cuts[t][o + 1] is what owner o has of tensor t.
 std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tensors, int owners);
@@ -32,6 +37,8 @@ double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcep
 /// densely as fp32.
 double received_bytes(Algorithm algorithm, double message, double dense, int workers,
                       int hosts) noexcept;
+/// A message with a notice and nothing else, but for the notice's bits.
+inline constexpr double kEmptyMessage = kMessageOverhead + 16.0;
 /// Messages that a worker sends for it, lengths included.
 double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
                      int hosts) noexcept;

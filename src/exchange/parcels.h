@@ -5,14 +5,10 @@
 #include <vector>
 
 #include "exchange/context.h"
+#include "exchange/rules.h"
 
 namespace dgc::exchange {
 
-/// A tensor that a message of a round may have, and its size there.
-struct Expected {
-  std::size_t tensor;
-  std::uint64_t elements;
-};
 std::vector<Expected> expected_of(std::span<const Gradient> gradients);
 
 /// What goes to each rank in a round: one for each of them, or one for all. A message, and dense
@@ -41,9 +37,6 @@ Received check_parcel(const Context& context, const RoundSpec& spec, int sender,
 
 /// A message with a notice and nothing else.
 std::vector<std::byte> notice_message(const Context& context, const Notice& notice);
-/// Most bytes of a message with a notice for so many tensors and `contents` bytes beside it; room
-/// for the cause of a failure is in it.
-std::uint64_t parcel_bound(std::size_t tensors, std::uint64_t contents);
 
 /// What any of the ranks said. Throws Error(diverged) where their hashes differ.
 Notice merged(const Context& context, std::span<const Received> all);

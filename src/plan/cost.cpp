@@ -116,7 +116,7 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       return traffic;
     case Method::hierarchical: {
       const double share = 1.0 / l;
-      const double mine = sparse_bytes(setup, share) + whole_bytes(setup, share) + kMessageOverhead;
+      const double mine = sparse_bytes(setup, share) + whole_bytes(setup, share) + exchange::kEmptyMessage;
       const auto all = static_cast<double>(setup.model.parameters);
       traffic.received = exchange::received_bytes(Algorithm::hierarchical, mine, all, n, nodes);
       traffic.messages = exchange::sent_messages(Algorithm::hierarchical, true, true, n, nodes);
@@ -140,7 +140,7 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
           choose ? chosen_by_auto(setup, n) : Apart{false, false};
       const double sent = (whole_apart ? 0.0 : whole_bytes(setup, 1.0)) +
                           (rest_apart ? 0.0 : sparse_bytes(setup, 1.0));
-      const double framed = sent > 0.0 ? sent + kMessageOverhead : 0.0;
+      const double framed = sent > 0.0 ? sent + exchange::kEmptyMessage : 0.0;
       const double slices = (whole_apart ? whole : 0.0) + (rest_apart ? part.elements : 0.0);
       part.slices = slices;
       part.placed = rest_apart ? k : 0.0;
@@ -189,7 +189,7 @@ std::vector<Method> methods_for(const Scenario& setup) {
 }
 
 double message_bytes(const Scenario& setup) {
-  return sparse_bytes(setup, 1.0) + whole_bytes(setup, 1.0) + kMessageOverhead;
+  return sparse_bytes(setup, 1.0) + whole_bytes(setup, 1.0) + exchange::kEmptyMessage;
 }
 
 Prediction predict(const Scenario& setup, Method method, int nodes) {

@@ -75,7 +75,7 @@ class CommandLine(unittest.TestCase):
             self.skipTest("workers are started over gloo")
         group = json.loads(self.succeeds("info", "--group", "--workers", "2", "--emulate-link", "1Gbps,5ms", "--json"))
         self.assertEqual(group["workers"], 2)
-        self.assertEqual(group["engine"], "gloo, emulated link of 1 Gbps, 5 ms")
+        self.assertEqual(group["engine"], "shared, emulated link of 1 Gbps, 5 ms")
         self.assertTrue(group["costs"]["measured"])
         self.assertGreater(group["costs"]["delay"], 0.004)
         self.assertIn("encode, entry", self.succeeds("info", "--group", "--workers", "2"))

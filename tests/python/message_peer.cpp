@@ -25,8 +25,9 @@ void compress(const Folder& folder, std::uint32_t rank, std::uint32_t workers, i
     const std::vector<std::vector<float>> values = recorded.next();
     std::vector<dgc::Gradient> gradients;
     for (std::size_t t = 0; t < values.size(); ++t) gradients.push_back({t, values[t]});
-    std::vector<std::byte> message(compressor.bound());
-    message.resize(compressor.compress(gradients, message));
+    const dgc::Notice notice{.present = std::vector<bool>(values.size(), true)};
+    std::vector<std::byte> message(compressor.bound() + dgc::notice_bytes(notice));
+    message.resize(compressor.compress(gradients, message, {.notice = &notice}));
     compressor.commit();
     folder.write("cpp." + std::to_string(rank) + "." + std::to_string(step), message);
   }

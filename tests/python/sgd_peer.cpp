@@ -45,8 +45,9 @@ void train(const Folder& folder, dgc::Group& group, int steps, const dgc::SgdOpt
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 7)
-    throw std::runtime_error("usage: sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV");
+  if (argc != 8)
+    throw std::runtime_error(
+        "usage: sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV ALGORITHM");
   const Folder folder(argv[1]);
   const int steps = std::stoi(argv[3]);
   dgc::SgdOptions options(0.05);
@@ -54,8 +55,9 @@ int main(int argc, char** argv) try {
       .nesterov(std::string(argv[6]) == "1")
       .schedule(dgc::Schedule(std::stod(argv[4])))
       .values(dgc::parse_value_type(argv[5]))
-      .algorithm(dgc::Algorithm::allgather)
-      .bucket_bytes(8000);
+      .algorithm(dgc::parse_algorithm(argv[7]))
+      // Owners have their ranges by bucket: one, as in Python. All-gather does not depend on it.
+      .bucket_bytes(std::string(argv[7]) == "owner" ? 1 << 30 : 8000);
   const auto groups = dgc::make_local_groups(std::stoi(argv[2]));
   std::vector<std::thread> threads;
   std::vector<std::string> errors(groups.size());

@@ -36,7 +36,7 @@ def nonfinite(rank, path, clip=None):
     finite = all(
         torch.isfinite(t).all() for part in ("velocity", "residual") for t in saved[part].values()
     )
-    return first, second, finite, training.state.step
+    return first, second, finite, training.state.step, training.state._failure.code
 
 
 class Scaler:
@@ -195,11 +195,15 @@ class Errors(unittest.TestCase):
         # With clipping all buckets wait for the last.
         for path, clip in (("core", None), ("torch", None), ("core", 1e9)):
             with self.subTest(path=path, clip=clip):
-                for first, second, finite, step in run(nonfinite, path, clip):
-                    self.assertIn("Error: compress: 'conv': inf at index 55, step 1, rank 2", first)
+                for first, second, finite, step, code in run(nonfinite, path, clip):
+                    self.assertIn(
+                        "Error: exchange: rank 2: gave up: compress: 'conv': inf at index 55, "
+                        "step 1, rank 2",
+                        first,
+                    )
                     self.assertIn("failed before", second)
                     self.assertTrue(finite)
-                    self.assertEqual(step, 1)
+                    self.assertEqual((step, code), (1, "nonfinite_gradient"))
 
     def test_loss_scaling(self):
         expected = run(without_bad_steps, [0, 1, 3, 4, 5, 7])[0]
@@ -240,7 +244,7 @@ class Errors(unittest.TestCase):
                 for step, error in run(diverged, every, at, ranks=2):
                     self.assertEqual(step, found)
                     self.assertIn(
-                        f"rank 1: has other parameters than rank 0 at step {found}", error
+                        f"rank 1: has other parameters than 1 of 2 ranks at step {found}", error
                     )
         self.assertEqual(run(diverged, 0, 1, ranks=2), [None, None])
 
@@ -248,7 +252,7 @@ class Errors(unittest.TestCase):
         results = run(killed, ranks=3, dying=[1])
         self.assertIsNone(results[1])
         for error, step in (results[0], results[2]):
-            self.assertIn("all-gather: step 2", error)
+            self.assertIn("exchange: rank 1, step 2", error)
             self.assertEqual(step, 2)
 
     def test_an_optimizer_that_gets_momentum_later(self):

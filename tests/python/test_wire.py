@@ -42,14 +42,16 @@ def train(rank, folder, options, denormals):
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
-    training = Training(model, ddp={"bucket_cap_mb": 1024}, ratio=RATIO, **options)
+    training = Training(
+        model, ddp={"bucket_cap_mb": 1024}, ratio=RATIO, check_parameters_every=0, **options
+    )
     messages, sums = [], []
     residuals = training.state._residuals
     compress = residuals.compress
 
-    def listen(parts, out, room, scale, norm):
-        size = compress(parts, out, room, scale, norm)
-        messages.append(ctypes.string_at(out, size))
+    def listen(parts, notice, out, scale, norm):
+        size = compress(parts, notice, out, scale, norm)
+        messages.append(ctypes.string_at(out.data_ptr(), size))
         return size
 
     residuals.compress = listen
@@ -117,6 +119,17 @@ class Wire(unittest.TestCase):
                     (info["step"], info["sender"], len(info["frames"])), (STEPS - 1, 2, len(SHAPES))
                 )
                 self.assertEqual({f["values"] for f in info["frames"]}, {values, "fp32"})
+                self.assertEqual(
+                    info["notice"],
+                    {
+                        "bucket": 0,
+                        "present": [True] * len(SHAPES),
+                        "stop": False,
+                        "nonfinite": False,
+                        "parameters": None,
+                        "failure": None,
+                    },
+                )
                 self.assertEqual(reference_decoder.decode_message(ours[1])["sender"], 1)
 
     def added(self, messages, step, schema, elements):
@@ -126,30 +139,39 @@ class Wire(unittest.TestCase):
             count = torch.Size(shape).numel()
             targets.append((t, sums.data_ptr() + 4 * begin, count))
             begin += count
-        buffers = [ctypes.create_string_buffer(m, len(m)) for m in messages]
-        core.add_messages(
-            [(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)],
-            targets,
-            1.0,
-            step,
-            schema,
-        )
-        with self.assertRaisesRegex(dgc.Error, "rank 0: sent step"):
-            core.add_messages(
-                [(ctypes.addressof(buffers[0]), len(messages[0]))], targets, 0.0, step + 1, schema
-            )
-        damaged = ctypes.create_string_buffer(
-            messages[0][:-1] + bytes([messages[0][-1] ^ 1]), len(messages[0])
-        )
-        with self.assertRaisesRegex(dgc.Error, "rank 0: .*checksum"):
-            core.add_messages(
-                [(ctypes.addressof(damaged), len(messages[0]))], targets, 1.0, step, schema
-            )
+        notice = core.Notice(0, [True] * len(SHAPES))
+        tensors = [(tensor, count) for tensor, _, count in targets]
+
+        def checked(messages, at=step, mine=notice):
+            buffers = [ctypes.create_string_buffer(m, len(m)) for m in messages]
+            places = [(ctypes.addressof(b), len(m)) for b, m in zip(buffers, messages)]
+            return core.Parcels(places, buffers, mine, at, schema, tensors)
+
+        parcels = checked(messages)
+        parcels.add_to(targets, 1.0)
+        self.assertEqual(parcels.merged.present, notice.present)
+        damaged = messages[0][:-1] + bytes([messages[0][-1] ^ 1])
+        for code, says, given in (
+            ("configuration_mismatch", "rank 0: .*step", (messages, step + 1)),
+            ("configuration_mismatch", "rank 0: .*sender 1, 0", (messages[1:],)),
+            ("configuration_mismatch", "bucket 0, 3", (messages, step, core.Notice(3, []))),
+            ("checksum_mismatch", "rank 0: .*checksum", ([damaged],)),
+        ):
+            with self.assertRaisesRegex(dgc.Error, says) as raised:
+                checked(*given)
+            self.assertEqual(raised.exception.code, code)
         return sums
 
     @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
     def test_sgd_selects_the_same(self):
-        cases = (({"values": "fp32"}, WORKERS), ({"values": "fp16", "nesterov": True}, 2))
+        owner = {"algorithm": "owner"}
+        cases = (
+            ({"values": "fp32"}, WORKERS),
+            ({"values": "fp16", "nesterov": True}, 2),
+            ({"values": "fp32", **owner}, WORKERS),
+            ({"values": "fp16", "nesterov": True, **owner}, 3),
+            ({"values": "int8", **owner}, 2),
+        )
         for options, workers in cases:
             with self.subTest(workers=workers, **options):
                 self.compare_with_sgd(options, workers)
@@ -172,10 +194,9 @@ class Wire(unittest.TestCase):
             folder = pathlib.Path(name)
             results = self.trained(folder, options, denormals, workers)
             nesterov = str(int(options.get("nesterov", False)))
-            subprocess.run(
-                [PEERS[1], name, str(workers), str(STEPS), str(RATIO), options["values"], nesterov],
-                check=True,
-            )
+            sizes = [str(workers), str(STEPS), str(RATIO)]
+            how = [options["values"], nesterov, options.get("algorithm", "allgather")]
+            subprocess.run([PEERS[1], name, *sizes, *how], check=True)
             for rank, (parameters, ours, _, _) in enumerate(results):
                 theirs = state_file(folder / f"state.{rank}")
                 self.assertEqual(theirs["step"], STEPS)

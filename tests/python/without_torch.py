@@ -48,12 +48,15 @@ session = core.Session(
     schema=7,
     options={},
 )
-message = array("B", bytes(session.bound([0]) + core.MESSAGE_OVERHEAD))
+notice = core.Notice(0, [True])
+frame_bound = core.frame_bound(100, 5, "fp32", "auto")
+message = array("B", bytes(core.parcel_bound(1, frame_bound)))
 address, room = message.buffer_info()
-size = session.compress([(0, gradient.buffer_info()[0], 100)], [], address, room, 1.0, None)
+size = session.compress([(0, gradient.buffer_info()[0], 100)], notice, address, room, 1.0, None)
 (frame,) = core.inspect_message(message.tobytes()[:size])["frames"]
 assert (frame["tensor"], frame["elements"], frame["entries"]) == (0, 100, 5), frame
-core.add_messages([(address, size)], [(0, result.buffer_info()[0], 100)], 1.0, 0, 7)
+parcels = core.Parcels([(address, size)], message, notice, 0, 7, [(0, 100)])
+parcels.add_to([(0, result.buffer_info()[0], 100)], 1.0)
 assert result == gradient, list(result)
 session.commit([])
 print(
