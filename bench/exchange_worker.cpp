@@ -438,8 +438,7 @@ nlohmann::json work_alone(Group& group, const Options& options) {
     if (is_plain(algorithm)) {
       one = std::make_unique<Plain>(group, options, algorithm);
     } else {
-      one = std::make_unique<Compressing>(group, options, host, parse_algorithm(algorithm),
-                                          layers);
+      one = std::make_unique<Compressing>(group, options, host, parse_algorithm(algorithm), layers);
     }
     contenders.emplace_back(algorithm, std::move(one));
   }

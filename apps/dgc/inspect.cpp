@@ -77,15 +77,9 @@ void show_message(std::span<const std::byte> contents, bool as_json) {
   }
   const double ratio = 4.0 * static_cast<double>(elements) / static_cast<double>(contents.size());
   if (as_json) {
-    json all = {{"kind", "message"},
-                      {"step", header.step},
-                      {"sender", header.sender},
-                      {"schema", header.schema},
-                      {"bytes", contents.size()},
-                      {"elements", elements},
-                      {"entries", entries},
-                      {"message_ratio", ratio},
-                      {"frames", frames}};
+    json all = {{"kind", "message"},       {"step", header.step},      {"sender", header.sender},
+                {"schema", header.schema}, {"bytes", contents.size()}, {"elements", elements},
+                {"entries", entries},      {"message_ratio", ratio},   {"frames", frames}};
     if (header.notice) all["notice"] = notice_json(*header.notice);
     fmt::print("{}\n", text_of(all));
     return;

@@ -126,11 +126,11 @@ std::string engine_from_environment();
 std::string this_host();
 
 /// This process's group by the name of an engine, or "auto": engine_from_environment(). "local" is
-/// a group of one. "shared" and "gloo" read RANK, WORLD_SIZE, gloo also DGC_INTERFACE and DGC_SECRET
-/// if they are set. They meet the others in `store` or, where that is null, in DGC_STORE (folder for
-/// make_file_store), or at MASTER_ADDR and MASTER_PORT (dgc/address_store.h). Throws Error:
-/// invalid_argument for an unknown engine or a bad variable, engine_unavailable for one that is not
-/// in this build, and what the engine throws.
+/// a group of one. "shared" and "gloo" read RANK, WORLD_SIZE, gloo also DGC_INTERFACE and
+/// DGC_SECRET if they are set. They meet the others in `store` or, where that is null, in DGC_STORE
+/// (folder for make_file_store), or at MASTER_ADDR and MASTER_PORT (dgc/address_store.h). Throws
+/// Error: invalid_argument for an unknown engine or a bad variable, engine_unavailable for one that
+/// is not in this build, and what the engine throws.
 std::unique_ptr<Group> make_group(const std::string& engine = "auto",
                                   std::chrono::milliseconds timeout = kDefaultTimeout,
                                   std::shared_ptr<RendezvousStore> store = nullptr);

@@ -439,8 +439,8 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
 }
 
 void compress::Internals::lay_out(Compressor& compressor, std::span<const Gradient> gradients,
-                        std::span<float> values, ValueType transport,
-                        const Compressor::Call& call) {
+                                  std::span<float> values, ValueType transport,
+                                  const Compressor::Call& call) {
   Compressor::Impl& my = *compressor.impl_;
   my.check_call(gradients);
   std::size_t total = 0;

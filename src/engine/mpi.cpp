@@ -214,8 +214,8 @@ class MpiGroup final : public Group {
         std::byte* const data = room.get();
         from[static_cast<std::size_t>(peer)].memory = std::move(room);
         requests.add(peer, bound, true, false);
-        check(MPI_Irecv(data, static_cast<int>(bound), MPI_BYTE, peer,
-                        next_tag(received_, peer), data_, &requests.handles.back()),
+        check(MPI_Irecv(data, static_cast<int>(bound), MPI_BYTE, peer, next_tag(received_, peer),
+                        data_, &requests.handles.back()),
               "receive", fmt::format("rank {}", peer));
       }
       for (int peer = 0; peer < size(); ++peer) {

@@ -66,21 +66,20 @@ void run_allgather(Context& context, Task& task, std::span<const Gradient> spars
     contents.message_bytes += parts.bytes();
     return outbox;
   };
-  contents.messages =
-      swap_parcels(context, task.rounds,
-                   {.phase = sparse.empty() ? "dense" : "allgather",
-                    .notice = task.notice,
-                    .tensors = expected_of(sparse),
-                    .values = parts.sizes_to_me()},
-                   contents, make);
+  contents.messages = swap_parcels(context, task.rounds,
+                                   {.phase = sparse.empty() ? "dense" : "allgather",
+                                    .notice = task.notice,
+                                    .tensors = expected_of(sparse),
+                                    .values = parts.sizes_to_me()},
+                                   contents, make);
   contents.merged = merged(context, contents.messages);
   contents.sparse = sparse.size();
   check_sums(context, contents.messages, sparse);
   if (dense.empty()) return;
   const Notice back{.bucket = task.notice.bucket};
   const auto sums = swap_parcels(
-      context, task.rounds,
-      {.phase = "dense", .notice = back, .values = parts.sizes_from_each()}, contents,
+      context, task.rounds, {.phase = "dense", .notice = back, .values = parts.sizes_from_each()},
+      contents,
       [&] { return Outbox{parts.reduce(contents.messages, notice_message(context, back))}; });
   parts.gather(sums, contents);
   for (Received& received : contents.messages) received.values = {};

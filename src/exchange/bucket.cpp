@@ -117,13 +117,12 @@ void BucketRunner::check(const Given& given) const {
     const auto bad = std::find_if_not(gradient.values.begin(), gradient.values.end(),
                                       [](float x) { return std::isfinite(x); });
     if (bad == gradient.values.end()) continue;
-    throw Error(
-        ErrorCode::nonfinite_gradient, "exchange",
-        fmt::format("'{}'", context_.model[gradient.tensor].name),
-        fmt::format("its gradient is {} at index {}, step {}, rank {}", *bad,
-                    bad - gradient.values.begin(), context_.state.step(),
-                    context_.group.world_rank(context_.group.rank())),
-        "nothing was accumulated; look at the loss and the learning rate");
+    throw Error(ErrorCode::nonfinite_gradient, "exchange",
+                fmt::format("'{}'", context_.model[gradient.tensor].name),
+                fmt::format("its gradient is {} at index {}, step {}, rank {}", *bad,
+                            bad - gradient.values.begin(), context_.state.step(),
+                            context_.group.world_rank(context_.group.rank())),
+                "nothing was accumulated; look at the loss and the learning rate");
   }
 }
 
@@ -161,10 +160,9 @@ Contents BucketRunner::run(const Given& given) {
     task.refused = error;  // the others are told
   }
   if (context_.options.skip_nonfinite) {
-    task.notice.nonfinite = given.call.norm
-                                ? !std::isfinite(*given.call.norm)
-                                : !std::all_of(given.gradients.begin(), given.gradients.end(),
-                                               is_finite);
+    task.notice.nonfinite =
+        given.call.norm ? !std::isfinite(*given.call.norm)
+                        : !std::all_of(given.gradients.begin(), given.gradients.end(), is_finite);
   }
   std::optional<Notice> agreed;
   if (agrees_first()) {
@@ -198,13 +196,11 @@ Contents BucketRunner::run(const Given& given) {
 }
 
 void BucketRunner::measure(const Task& task, Contents& contents) const {
-  const double factor =
-      task.call.scale * context_.compressor.clip_factor() / context_.group.size();
+  const double factor = task.call.scale * context_.compressor.clip_factor() / context_.group.size();
   for (const Gradient& g : task.gradients) {
-    contents.gradient_squares +=
-        sampled_squares(g.values, context_.state.step()) * factor * factor;
-    contents.residual_squares += sampled_squares(
-        std::as_const(context_.state).residual(g.tensor), context_.state.step());
+    contents.gradient_squares += sampled_squares(g.values, context_.state.step()) * factor * factor;
+    contents.residual_squares +=
+        sampled_squares(std::as_const(context_.state).residual(g.tensor), context_.state.step());
   }
 }
 

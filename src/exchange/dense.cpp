@@ -41,12 +41,13 @@ wire::ValueReader checked_values(ValueType type, const Received& received, std::
 void check_finite_sum(const Context& context, std::size_t tensor, std::span<const float> sum,
                       std::size_t begin) {
   if (wire::all_finite(sum)) return;
-  const auto bad = std::find_if_not(sum.begin(), sum.end(), [](float x) { return std::isfinite(x); });
-  throw Error(ErrorCode::nonfinite_value, "exchange", context.state.tensors()[tensor].name,
-              fmt::format("the sum over all ranks is {} at index {}, step {}", *bad,
-                          begin + static_cast<std::size_t>(bad - sum.begin()),
-                          context.state.step()),
-              "try a lower learning rate, or clipping");
+  const auto bad =
+      std::find_if_not(sum.begin(), sum.end(), [](float x) { return std::isfinite(x); });
+  throw Error(
+      ErrorCode::nonfinite_value, "exchange", context.state.tensors()[tensor].name,
+      fmt::format("the sum over all ranks is {} at index {}, step {}", *bad,
+                  begin + static_cast<std::size_t>(bad - sum.begin()), context.state.step()),
+      "try a lower learning rate, or clipping");
 }
 
 std::uint64_t largest_part(const Context& context, std::uint64_t elements) {

@@ -101,12 +101,12 @@ struct Exchange::Impl {
   BucketRunner runner{context, topology, buckets};
 
   std::atomic<bool> stop{false};
-  bool compared = false;                     // parameters of all ranks, once at least
-  std::optional<std::uint64_t> parameters;   // their hash, where it is due with the next step
-  std::optional<Error> failure;              // what ended a step; none can follow
-  std::size_t submitted = 0;                 // buckets of the current step
+  bool compared = false;                    // parameters of all ranks, once at least
+  std::optional<std::uint64_t> parameters;  // their hash, where it is due with the next step
+  std::optional<Error> failure;             // what ended a step; none can follow
+  std::size_t submitted = 0;                // buckets of the current step
   std::vector<std::future<exchange::Contents>> pending;
-  std::optional<Driver> driver;              // last: it ends before what its work refers to
+  std::optional<Driver> driver;  // last: it ends before what its work refers to
 
   Impl(Group& g, std::vector<TensorSpec> m, CompressOptions c, ExchangeOptions o, State* given,
        Buckets b)
@@ -299,8 +299,8 @@ Exchange::Exchange(Group& group, std::vector<TensorSpec> model, CompressOptions 
                    ExchangeOptions options, State* state, Buckets buckets) {
   // Whatever is wrong here, the others are told: they wait in the handshake.
   try {
-    impl_ = std::make_unique<Impl>(group, std::move(model), std::move(compress),
-                                   std::move(options), state, std::move(buckets));
+    impl_ = std::make_unique<Impl>(group, std::move(model), std::move(compress), std::move(options),
+                                   state, std::move(buckets));
     handshake(group, describe(group, impl_->model, impl_->buckets, impl_->state,
                               impl_->compressor.options(), impl_->options));
     impl_->costs = impl_->find_costs();

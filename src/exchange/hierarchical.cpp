@@ -77,9 +77,9 @@ std::uint64_t share_bound(const Context& context, std::span<const Gradient> grad
     const std::uint64_t elements = part_of(gradient.values.size(), workers, 0).size();
     const bool whole = context.model[gradient.tensor].dense;
     const Load load{elements, whole ? elements : entries_at(ratio, elements)};
-    frames += frame_bound(elements, load.entries, context.values_of(load),
-                          load.entries == elements ? IndexCoding::automatic
-                                                   : context.compressor.options().indices);
+    frames += frame_bound(
+        elements, load.entries, context.values_of(load),
+        load.entries == elements ? IndexCoding::automatic : context.compressor.options().indices);
   }
   return parcel_bound(context.model.size(), frames);
 }
@@ -151,8 +151,8 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
     }
     share.call.norm = std::sqrt(squares);
   }
-  Context inside{*across,            context.model,   context.state,
-                 context.compressor, context.options, context.costs};
+  Context inside{*across,         context.model, context.state, context.compressor,
+                 context.options, context.costs};
   Contents part;
   run_allgather(inside, share, share.gradients, {}, part);
   contents.message_bytes += part.message_bytes;
@@ -180,10 +180,9 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
         spec.tensors.push_back(
             {gradient.tensor, part_of(gradient.values.size(), workers, r).size()});
       }
-      contents.messages.push_back(
-          check_parcel(context, spec, static_cast<int>(h),
-                       topology.local[static_cast<std::size_t>(r)],
-                       parcels[static_cast<std::size_t>(r)]));
+      contents.messages.push_back(check_parcel(context, spec, static_cast<int>(h),
+                                               topology.local[static_cast<std::size_t>(r)],
+                                               parcels[static_cast<std::size_t>(r)]));
     }
   }
 }

@@ -116,7 +116,8 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       return traffic;
     case Method::hierarchical: {
       const double share = 1.0 / l;
-      const double mine = sparse_bytes(setup, share) + whole_bytes(setup, share) + exchange::kEmptyMessage;
+      const double mine =
+          sparse_bytes(setup, share) + whole_bytes(setup, share) + exchange::kEmptyMessage;
       const auto all = static_cast<double>(setup.model.parameters);
       traffic.received = exchange::received_bytes(Algorithm::hierarchical, mine, all, n, nodes);
       traffic.messages = exchange::sent_messages(Algorithm::hierarchical, true, true, n, nodes);

@@ -7,7 +7,8 @@ namespace dgc::process {
 
 bool meets_at_agent(const std::string& engine) {
   const std::string chosen = engine == "auto" ? engine_from_environment() : engine;
-  return (chosen == "gloo" || chosen == "shared") && !variable("DGC_STORE") && detail::has_agent_store();
+  return (chosen == "gloo" || chosen == "shared") && !variable("DGC_STORE") &&
+         detail::has_agent_store();
 }
 
 std::string security_note(const Group& group) {

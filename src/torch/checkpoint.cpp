@@ -228,7 +228,8 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
 
   const auto [model_bytes, rest_bytes] =
       telling_others(my.group, [&] { return pickled_parts(my, mine); });
-  CheckpointInfo info{.step = my.exchange->state().step(), .user = user, .workers = my.group.size()};
+  CheckpointInfo info{
+      .step = my.exchange->state().step(), .user = user, .workers = my.group.size()};
   info.path = checkpoint::save(my.group, folder,
                                {.step = info.step,
                                 .user = user,

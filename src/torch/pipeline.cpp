@@ -43,10 +43,10 @@ Pipeline::Pipeline(Exchange& exchange, std::vector<torch::Tensor> tensors,
 Pipeline::~Pipeline() {
   if (!sent()) return;
   // The others are waiting for the rest of this step; and what is under way reads our gradients.
-  abandon(Error(ErrorCode::wrong_order, "Sgd", "optimizer",
-                fmt::format("gave up in step {}, between backward() and step()",
-                            exchange_.state().step()),
-                "look at what ended that rank"));
+  abandon(Error(
+      ErrorCode::wrong_order, "Sgd", "optimizer",
+      fmt::format("gave up in step {}, between backward() and step()", exchange_.state().step()),
+      "look at what ended that rank"));
 }
 
 void Pipeline::abandon(const Error& cause) noexcept {
@@ -70,10 +70,10 @@ bool Pipeline::under_way() const noexcept {
 void Pipeline::before(std::size_t tensor) {
   const std::scoped_lock lock(mutex_);
   if (bucket_of_[tensor] >= exchange_.submitted()) return;
-  throw Error(
-      ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
-      fmt::format("gets another gradient in step {}, after its bucket was sent", exchange_.state().step()),
-      "call step() after each backward(), set accumulation_steps, or use no_sync()");
+  throw Error(ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
+              fmt::format("gets another gradient in step {}, after its bucket was sent",
+                          exchange_.state().step()),
+              "call step() after each backward(), set accumulation_steps, or use no_sync()");
 }
 
 void Pipeline::after(std::size_t tensor) {
@@ -127,10 +127,10 @@ bool Pipeline::is_unchanged(std::size_t tensor) const {
 
 void Pipeline::check_unchanged(std::size_t tensor) const {
   if (is_unchanged(tensor)) return;
-  throw Error(
-      ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
-      fmt::format("its gradient was changed after backward had sent it, in step {}", exchange_.state().step()),
-      "make the optimizer with overlap(false), or use its clip_norm and loss_scale");
+  throw Error(ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", names_[tensor]),
+              fmt::format("its gradient was changed after backward had sent it, in step {}",
+                          exchange_.state().step()),
+              "make the optimizer with overlap(false), or use its clip_norm and loss_scale");
 }
 
 std::vector<Gradient> Pipeline::gradients_of(std::size_t bucket) const {

@@ -266,9 +266,7 @@ void Sgd::request_stop() noexcept { impl_->exchange->request_stop(); }
 bool Sgd::stop_requested() const noexcept { return impl_->stop; }
 std::uint64_t Sgd::steps() const noexcept { return impl_->exchange->state().step(); }
 const StepStats& Sgd::stats() const noexcept { return impl_->stats; }
-std::span<const TensorStats> Sgd::tensor_stats() const noexcept {
-  return impl_->exchange->stats();
-}
+std::span<const TensorStats> Sgd::tensor_stats() const noexcept { return impl_->exchange->stats(); }
 const State& Sgd::state_of_rank() const noexcept { return impl_->exchange->state(); }
 const SgdOptions& Sgd::options() const noexcept { return impl_->options; }
 const Costs& Sgd::costs() const noexcept { return impl_->exchange->costs(); }

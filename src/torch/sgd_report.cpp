@@ -29,7 +29,8 @@ SgdReport Sgd::report() const {
   report.algorithm = name_of(my.options.algorithm());
   report.schedule = my.options.schedule().describe();
   report.buckets = static_cast<int>(my.plan.size());
-  const double ratio = my.options.schedule().ratio_at(static_cast<std::int64_t>(my.exchange->state().step()));
+  const double ratio =
+      my.options.schedule().ratio_at(static_cast<std::int64_t>(my.exchange->state().step()));
   const std::span<const TensorStats> stats = tensor_stats();
   for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
     const auto& options = static_cast<const SgdGroupOptions&>(my.param_groups[g].options());

@@ -58,10 +58,11 @@ void Sgd::Impl::step() {
   }
   Collected collected = pipeline->finish();
   pipeline->reset();
-  stats = {.step = exchange->state().step(),
-           .skipped = collected.skipped,
-           .ratio = options.schedule().ratio_at(static_cast<std::int64_t>(exchange->state().step())),
-           .waiting = collected.seconds.waiting};
+  stats = {
+      .step = exchange->state().step(),
+      .skipped = collected.skipped,
+      .ratio = options.schedule().ratio_at(static_cast<std::int64_t>(exchange->state().step())),
+      .waiting = collected.seconds.waiting};
   stop |= collected.stop;
   if (!collected.skipped) {
     const auto start = std::chrono::steady_clock::now();

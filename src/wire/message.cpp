@@ -310,7 +310,8 @@ void decode_add(const CheckedMessage& message, std::span<const std::span<float>>
 
 void wire::add_some(const CheckedMessage& message, std::span<const std::span<float>> targets,
                     std::span<const float> alphas) {
-  add_message(message, targets, [alphas](std::uint32_t tensor) { return alphas[tensor]; }, true);
+  add_message(
+      message, targets, [alphas](std::uint32_t tensor) { return alphas[tensor]; }, true);
 }
 
 std::vector<Entries> decode_entries(const CheckedMessage& message, std::uint64_t max_entries) {

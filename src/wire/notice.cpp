@@ -1,5 +1,5 @@
-// bucket (4), tensors (4), flags (1), reserved (1), error code (2), bytes of the cause (4); then the
-// hash of the parameters (8) if there is one, one bit for each tensor, and the cause.
+// bucket (4), tensors (4), flags (1), reserved (1), error code (2), bytes of the cause (4); then
+// the hash of the parameters (8) if there is one, one bit for each tensor, and the cause.
 #include "wire/notice.h"
 
 #include <algorithm>
@@ -48,7 +48,8 @@ void write_notice(const Notice& notice, std::byte* out) noexcept {
   store(out + 4, static_cast<std::uint32_t>(notice.present.size()));
   store(out + 8, static_cast<std::uint8_t>(flags));
   store(out + 9, std::uint8_t{0});
-  store(out + 10, static_cast<std::uint16_t>(notice.failure ? notice.failure->code : ErrorCode::ok));
+  store(out + 10,
+        static_cast<std::uint16_t>(notice.failure ? notice.failure->code : ErrorCode::ok));
   store(out + 12, static_cast<std::uint32_t>(cause_bytes(notice)));
   out += kFixed;
   if (notice.parameters) {

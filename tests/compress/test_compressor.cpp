@@ -393,7 +393,9 @@ TEST(Compressor, LaidOutIsWhatAMessageWouldHaveSaid) {
   }
   const Tensors g = test::gaussian(specs, random);
   const std::vector<Gradient> one = {{0, g[0]}};
-  EXPECT_EQ(code_of([&] { compress::Internals::lay_out(arrays.compressor, one, values, ValueType::fp32, {}); }),
+  EXPECT_EQ(code_of([&] {
+              compress::Internals::lay_out(arrays.compressor, one, values, ValueType::fp32, {});
+            }),
             ErrorCode::shape_mismatch);
   const std::vector<float> u(arrays.state.velocity(0).begin(), arrays.state.velocity(0).end());
   const std::span<float> part = std::span(values).first(5000);

@@ -215,10 +215,17 @@ class Environment {
   Environment& operator=(const Environment&) = delete;
 
  private:
-  static constexpr const char* kNames[] = {
-      "OMPI_COMM_WORLD_SIZE", "RANK",        "WORLD_SIZE",  "DGC_ENGINE",
-      "DGC_STORE",            "DGC_SECRET",  "DGC_HOST_ID", "DGC_INTERFACE",
-      "MASTER_ADDR",          "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"};
+  static constexpr const char* kNames[] = {"OMPI_COMM_WORLD_SIZE",
+                                           "RANK",
+                                           "WORLD_SIZE",
+                                           "DGC_ENGINE",
+                                           "DGC_STORE",
+                                           "DGC_SECRET",
+                                           "DGC_HOST_ID",
+                                           "DGC_INTERFACE",
+                                           "MASTER_ADDR",
+                                           "MASTER_PORT",
+                                           "TORCHELASTIC_USE_AGENT_STORE"};
 };
 
 std::string message(const std::function<void()>& work) {

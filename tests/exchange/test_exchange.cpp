@@ -110,7 +110,8 @@ TEST(Exchange, AllgatherEqualsTheSumOfTheWorkersMessages) {
   for (int step = 0; step < 5; ++step) {
     for (int r = 0; r < size; ++r) {
       auto random = random_of(r, step);
-      decode_add(CheckedMessage(workers[static_cast<std::size_t>(r)]->step(test::gaussian(kModel, random))),
+      decode_add(CheckedMessage(
+                     workers[static_cast<std::size_t>(r)]->step(test::gaussian(kModel, random))),
                  spans_of(expected));
     }
   }
@@ -239,8 +240,8 @@ TEST(Exchange, OwnerTrafficStaysFlatAndAllgatherGrows) {
       const std::vector<TensorSpec> model = {test::sparse("w", 200'000)};
       State state(model, static_cast<std::uint32_t>(group.rank()),
                   static_cast<std::uint32_t>(size));
-      Exchange exchange(group, model, {.schedule = Schedule(0.01)},
-                        {.algorithm = algorithm}, &state);
+      Exchange exchange(group, model, {.schedule = Schedule(0.01)}, {.algorithm = algorithm},
+                        &state);
       Tensors mine = zeros(model);
       auto random = random_of(group.rank(), 0);
       const Collected sums =
@@ -348,8 +349,7 @@ TEST(Exchange, AStepThatIsNotFiniteAnywhereIsSkippedEverywhere) {
         const Collected sums = exchange.step(gradients_of(g), spans_of(mine), 1.0f);
         EXPECT_EQ(sums.skipped, bad);
         if (!bad) continue;
-        for (std::size_t t = 0; t < kModel.size(); ++t)
-          EXPECT_TRUE(same_bits(mine[t], before[t]));
+        for (std::size_t t = 0; t < kModel.size(); ++t) EXPECT_TRUE(same_bits(mine[t], before[t]));
         EXPECT_TRUE(same_bits(std::as_const(exchange).state().residual(2), residual));
       }
       EXPECT_EQ(exchange.state().step(), 2u);
@@ -383,7 +383,8 @@ void expect_rejected(Algorithm algorithm,
       if (armed && inner.rank() == 1 && is_message(bytes)) tamper(bytes);
     });
     State state(kModel, static_cast<std::uint32_t>(group.rank()), size);
-    Exchange exchange(group, kModel, {.schedule = Schedule(0.01)}, {.algorithm = algorithm}, &state);
+    Exchange exchange(group, kModel, {.schedule = Schedule(0.01)}, {.algorithm = algorithm},
+                      &state);
     Tensors mine = zeros(kModel);
     auto random = random_of(group.rank(), 0);
     exchange.step(gradients_of(test::gaussian(kModel, random)), spans_of(mine), 1.0f);
@@ -558,9 +559,9 @@ TEST(ExchangeFaults, ABadGradientOnOneRankIsReadByAll) {
 }
 
 TEST(ExchangeFaults, ASumThatOverflowsIsNotApplied) {
-  for (const auto& [algorithm, transport] :
-       {std::pair{Algorithm::automatic, ValueType::fp32},
-        std::pair{Algorithm::dense, ValueType::fp32}, std::pair{Algorithm::dense, ValueType::bf16}}) {
+  for (const auto& [algorithm, transport] : {std::pair{Algorithm::automatic, ValueType::fp32},
+                                             std::pair{Algorithm::dense, ValueType::fp32},
+                                             std::pair{Algorithm::dense, ValueType::bf16}}) {
     std::vector<Tensors> parameters(2);
     const auto errors = run_ranks(2, 10s, [&](Group& group) {
       State state(kModel, static_cast<std::uint32_t>(group.rank()), 2);
@@ -629,10 +630,8 @@ TEST(ExchangeFaults, BadOptionsOfOneRankDoNotLeaveTheOthersWaiting) {
 }
 
 TEST(Topology, UnequalHostsAreRefused) {
-  const auto errors =
-      run_ranks(3, 10s, [&](Group& group) {
-        exchange::find_topology(group, group.rank() == 2 ? "b" : "a");
-      });
+  const auto errors = run_ranks(
+      3, 10s, [&](Group& group) { exchange::find_topology(group, group.rank() == 2 ? "b" : "a"); });
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::configuration_mismatch);

@@ -89,9 +89,9 @@ TEST(PlanCost, AutoGoesDenseWhereTheExchangeDoes) {
   Scenario setup = setup_for("resnet50");
   setup.ratio = 0.25;
   const Prediction dense = predict(setup, Method::dense, 64);
-  EXPECT_DOUBLE_EQ(predict(setup, Method::automatic, 64).received_bytes,
-                   exchange::received_bytes(Algorithm::dense, 0.0, dense.received_bytes * 64 / 63 / 8,
-                                            64, 64));
+  EXPECT_DOUBLE_EQ(
+      predict(setup, Method::automatic, 64).received_bytes,
+      exchange::received_bytes(Algorithm::dense, 0.0, dense.received_bytes * 64 / 63 / 8, 64, 64));
   EXPECT_GT(predict(setup, Method::allgather, 64).received_bytes, 4 * dense.received_bytes);
 }
 

@@ -59,9 +59,8 @@ Notice failed_notice() {
 std::string listing_of(const Notice& notice) {
   std::string bits;
   for (const bool present : notice.present) bits += present ? '1' : '0';
-  std::string text = fmt::format("notice {} {}{} {:016x} [{}]", notice.bucket,
-                                 notice.stop ? 1 : 0, notice.nonfinite ? 1 : 0,
-                                 notice.parameters.value_or(0), bits);
+  std::string text = fmt::format("notice {} {}{} {:016x} [{}]", notice.bucket, notice.stop ? 1 : 0,
+                                 notice.nonfinite ? 1 : 0, notice.parameters.value_or(0), bits);
   if (!notice.failure) return text;
   return text + fmt::format(" {} {}", static_cast<int>(notice.failure->code), notice.failure->text);
 }
@@ -107,18 +106,17 @@ std::vector<Sample> valid_samples() {
   // What ranks have to say: with frames, without, and instead of them.
   const std::uint32_t third = 2;
   const float half = 0.5f;
-  samples.push_back(
-      {"notice", message_of({{.tensor = 4,
-                              .elements = 3,
-                              .indices = {&third, 1},
-                              .values = {&half, 1},
-                              .value_type = ValueType::fp32,
-                              .coding = IndexCoding::rice}},
-                            with_notice({.bucket = 2,
-                                         .present = {true, false, true, true, false, false, false,
-                                                     false, true, true},
-                                         .stop = true,
-                                         .parameters = 0x0123456789ABCDEFu}))});
+  samples.push_back({"notice", message_of({{.tensor = 4,
+                                            .elements = 3,
+                                            .indices = {&third, 1},
+                                            .values = {&half, 1},
+                                            .value_type = ValueType::fp32,
+                                            .coding = IndexCoding::rice}},
+                                          with_notice({.bucket = 2,
+                                                       .present = {true, false, true, true, false,
+                                                                   false, false, false, true, true},
+                                                       .stop = true,
+                                                       .parameters = 0x0123456789ABCDEFu}))});
   samples.push_back({"notice-alone", message_of({}, with_notice({.nonfinite = true}))});
   samples.push_back({"notice-failed", message_of({}, with_notice(failed_notice()))});
   // Rice with an escape, in a block that is otherwise one run of neighbours.
@@ -195,13 +193,12 @@ std::vector<Sample> damaged_samples() {
     seal(bytes);
     return bytes;
   };
-  add("notice_flag_without_notice", ErrorCode::truncated,
-      [] {
-        std::vector<std::byte> bytes = message_of({});
-        bytes[5] = std::byte{1};
-        seal(bytes);
-        return bytes;
-      }());
+  add("notice_flag_without_notice", ErrorCode::truncated, [] {
+    std::vector<std::byte> bytes = message_of({});
+    bytes[5] = std::byte{1};
+    seal(bytes);
+    return bytes;
+  }());
   add("notice_of_more_tensors", ErrorCode::truncated, noticed(39, 1));
   add("notice_flags", ErrorCode::reserved_bits, noticed(40, 16 | 8));
   add("notice_reserved_byte", ErrorCode::reserved_bits, noticed(41, 1));

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <random>
 
+#include "exchange/sampled_norm.h"
 #include "torch/bucket_plan.h"
 #include "torch/decay.h"
-#include "exchange/sampled_norm.h"
 
 namespace dgc::sgd {
 namespace {

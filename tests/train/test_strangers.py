@@ -25,7 +25,7 @@ DGC = sys.argv[1]
 HERE = pathlib.Path(tempfile.mkdtemp(prefix="dgc-strangers-"))
 SECRET = "a secret for this test"
 WORKERS = 3
-TRAIN = ["train", "synthetic", "--model", "cnn", "--examples", "96", "--batch", "4", "--warmup-epochs",
+TRAIN = ["train", "synthetic", "--algorithm", "allgather", "--model", "cnn", "--examples", "96", "--batch", "4", "--warmup-epochs",
          "1", "--lr", "0.01", "--log-every", "1", "--checkpoint-every", "1000"]
 BEGUN = time.monotonic()
 failures = []

@@ -38,7 +38,8 @@ TEST(Reject, AMessageIsAppliedWholeOrNotAtAll) {
   EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), std::span(targets).first(200)); }),
             ErrorCode::unknown_tensor);
   targets[200] = large;
-  EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), targets); }), ErrorCode::shape_mismatch);
+  EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), targets); }),
+            ErrorCode::shape_mismatch);
   EXPECT_TRUE(std::all_of(large.begin(), large.end(), [](float x) { return x == 0.0f; }));
   targets[200] = small;
   EXPECT_EQ(code_of([&] { decode_add(CheckedMessage(message), targets); }), ErrorCode::ok);
@@ -63,7 +64,8 @@ TEST(Reject, EveryFlippedBitAndEveryTruncationIsFound) {
 
 TEST(Reject, DecodeEntriesKeepsToItsLimit) {
   const std::vector<std::byte> message = test::valid_samples()[1].bytes;  // 301 entries
-  EXPECT_EQ(code_of([&] { decode_entries(CheckedMessage(message), 300); }), ErrorCode::limit_exceeded);
+  EXPECT_EQ(code_of([&] { decode_entries(CheckedMessage(message), 300); }),
+            ErrorCode::limit_exceeded);
   EXPECT_EQ(code_of([&] { decode_entries(CheckedMessage(message), 301); }), ErrorCode::ok);
 }
 
