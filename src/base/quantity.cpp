@@ -23,7 +23,7 @@ struct Unit {
 constexpr Unit kBandwidths[] = {
     {"kbps", 1e3},   {"Mbps", 1e6},   {"Gbps", 1e9},    {"Tbps", 1e12}, {"kbit/s", 1e3},
     {"Mbit/s", 1e6}, {"Gbit/s", 1e9}, {"Tbit/s", 1e12}, {"kbit", 1e3},  {"Mbit", 1e6},
-    {"Gbit", 1e9},   {"B/s", 8.0},    {"kB/s", 8e3},   {"MB/s", 8e6},    {"GB/s", 8e9},
+    {"Gbit", 1e9},   {"B/s", 8.0},    {"kB/s", 8e3},    {"MB/s", 8e6},  {"GB/s", 8e9},
 };
 constexpr Unit kDurations[] = {{"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"µs", 1e-6}, {"ns", 1e-9}};
 
