@@ -44,7 +44,8 @@ namespace {
 
 constexpr double kLongRound = 0.1;  // seconds
 constexpr double kEnough = 0.8;     // seconds for the link, nearly all rounds together
-constexpr std::uint64_t kMostBytes = std::uint64_t{8} << 20;  // of a rank in a round
+// Of a rank in a round, and no more than the model is long: what fits into a cache moves faster.
+constexpr std::uint64_t kMostBytes = std::uint64_t{32} << 20;
 constexpr int kRounds = 7;  // with empty messages; the news of room for the first two is late
 
 double seconds_of(const std::function<void()>& work) {
@@ -91,9 +92,11 @@ double fastest_round(Group& group, const std::vector<double>& mine) {
   return *std::min_element(slowest.begin(), slowest.end());
 }
 
-Link measure_link(Group& group) {
+Link measure_link(Group& group, std::uint64_t elements) {
   const auto peers = static_cast<std::uint64_t>(group.size() - 1);
-  const std::uint64_t most = kMostBytes / peers;
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 20;
+  const std::uint64_t most =
+      std::clamp(4 * std::min(elements, kMostBytes), kLeast, kMostBytes) / peers;
   const std::uint64_t first = std::min<std::uint64_t>(4096, most);
   double elapsed = 0.0;
   std::vector<double> rounds;
@@ -272,7 +275,7 @@ void measure_work(const Probe& probe, double turns, Costs& costs) {
 Costs measure_costs(Group& group, const Probe& probe) {
   Costs costs;
   if (group.size() == 1) return costs;
-  costs.link = measure_link(group);
+  costs.link = measure_link(group, probe.elements);
   measure_work(probe, turns_on_cores(group), costs);
   double delay = costs.link.delay.count();
   const std::array members = {&delay,        &costs.link.bytes_per_second,

@@ -15,9 +15,9 @@ struct Probe {
   std::uint64_t elements = 0;  ///< of the model: what fits into a cache is measured there
 };
 
-/// Takes a fraction of a second, and at most about one where the link is slow; moves at most 16 MiB
-/// a rank. The same on all ranks: medians of what they measured. Defaults for a group of one. A
-/// collective call.
+/// Takes a fraction of a second, and at most about one where the link is slow; a rank sends
+/// at most 6 times the model, or 200 MiB, and only where that is fast. The same on all ranks:
+/// medians of what they measured. Defaults for a group of one. A collective call.
 Costs measure_costs(Group& group, const Probe& probe);
 
 /// The defaults, over a link that is given.
