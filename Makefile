@@ -1,5 +1,6 @@
 # make            install what is missing, build the command (build/dgc), the library and the PyTorch package
-# make demo       install what is missing, build, and train on 4 workers: dense, then DGC
+# make demo       install what is missing, build, and train on 4 workers: dense, then DGC; then some
+#                 steps of both over an emulated slow network
 # make test       install what is missing, build, and run the tests
 # make check      what CI runs beside the tests: sanitizers, fuzzers, formatting, clang-tidy on what changed
 # make check-all  before a release: all of that at full length, on all files, and libtorch's code sanitized
@@ -51,6 +52,8 @@ demo:
 	@scripts/install-packages $(if $(TORCH),build,demo)
 	$(call compile,$(command_alone),--target dgc_command)
 	$(folder)/dgc train --preset small --compare dense,dgc
+	@echo && echo "The same over a slow network, 40 steps of each. The network is emulated: 100 Mbps, 20 ms."
+	$(folder)/dgc train --preset small --compare dense,dgc --steps 40 --no-warmup --emulate-link 100Mbps,20ms
 
 test: build
 	@ctest --test-dir $(folder) --parallel 2 --output-on-failure --no-tests=error

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "report/format.h"
@@ -156,6 +157,26 @@ Rows comparison_rows(std::span<const Run> runs) {
 
 Rows comparison_rows(const Run& run) { return comparison_rows(std::span(&run, 1)); }
 
+namespace {
+
+/// What a step took where a network was emulated: then that is what the run was made for.
+std::optional<std::string> link_sentence(const Run& run) {
+  constexpr const char* kOption = "emulate-link";
+  if (!run.config.is_object() || !run.config.contains(kOption)) return std::nullopt;
+  const std::string link = value_text(run.config[kOption]);
+  std::vector<std::string> parts;
+  for (const Mode& mode : run.modes) {
+    const train::Result& result = mode.result;
+    if (!result.time || !(result.steps > 0.0)) continue;
+    parts.push_back(fmt::format("{:.0f} ms with {}", 1e3 * result.time->training() / result.steps,
+                                train::valid_utf8(mode.name)));
+  }
+  if (link.empty() || parts.empty()) return std::nullopt;
+  return fmt::format("Over an emulated link of {} a step took {}.", link, fmt::join(parts, ", "));
+}
+
+}  // namespace
+
 std::vector<std::string> comparison_sentences(const Run& run) {
   const Mode* const dense = run.dense();
   std::vector<std::string> sentences;
@@ -168,6 +189,11 @@ std::vector<std::string> comparison_sentences(const Run& run) {
     sentences.push_back(
         fmt::format("{}dense {} after {} epochs.", dense->result.finished ? "" : "not finished: ",
                     ending(run, *dense, nullptr), epochs_text(dense->result.epochs)));
+  }
+  if (auto link = link_sentence(run)) {
+    // A few steps say nothing about accuracy.
+    if (dense != nullptr && dense->result.epochs < 1.0) sentences.clear();
+    sentences.insert(sentences.begin(), std::move(*link));
   }
   return sentences;
 }

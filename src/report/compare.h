@@ -23,7 +23,8 @@ std::vector<std::vector<std::string>> comparison_rows(const Run& run);
 
 /// One sentence for each mode but dense, dgc's first, e.g. "dgc sent 533 times smaller messages
 /// than dense once warmed up (41.2 times over the whole run), and ended 0.12 points below dense."
-/// Of a run that has dense alone, how it ended.
+/// Of a run that has dense alone, how it ended. Before them, where a link was emulated, what a step
+/// took with each mode; of less than an epoch, that alone.
 std::vector<std::string> comparison_sentences(const Run& run);
 /// The same as one text.
 std::string comparison_words(const Run& run);

@@ -370,6 +370,21 @@ TEST_F(Report, words_fit_the_metric) {
   EXPECT_NE(comparison_words(run).find("131.50, level with dense."), std::string::npos);
   run.modes[1].result.metric = kNan;
   EXPECT_NE(comparison_words(run).find("and has not been evaluated."), std::string::npos);
+
+  // A few steps over an emulated link are about their time.
+  Run slow = run;
+  slow.config = {{"emulate-link", "100Mbps,20ms"}};
+  for (Mode& mode : slow.modes) {
+    mode.result.steps = 40;
+    mode.result.epochs = 0.04;
+    mode.result.time = train::Times{.compute = mode.name == "dense" ? 8.0 : 1.6};
+  }
+  const std::string words = comparison_words(slow);
+  EXPECT_TRUE(
+      words.starts_with("Over an emulated link of 100Mbps,20ms a step took 200 ms with "
+                        "dense, 40 ms with "))
+      << words;
+  EXPECT_EQ(words.find("evaluated"), std::string::npos) << words;
   EXPECT_EQ(comparison_rows(run)[2][2], "-");
   run.modes.pop_back();
   EXPECT_EQ(comparison_words(run), "dense ended at perplexity 131.50 after 4 epochs.");
