@@ -87,7 +87,7 @@ class Example(unittest.TestCase):
         outputs = [node.communicate(timeout=280) for node in nodes]
         self.assertEqual([node.returncode for node in nodes], [0, 0], outputs)
         self.assertRegex(
-            outputs[0][0], r"^step 20 accuracy \d+\.\d\d loss \d\.\d+ message_ratio [67]\d\n$"
+            outputs[0][0], r"^step 20 accuracy \d+\.\d\d loss \d\.\d+ message_ratio [78]\d\n$"
         )
         self.assertEqual(outputs[1][0], "")
 
