@@ -1,14 +1,18 @@
 """What goes wrong during training is said on every rank, and costs nothing that was accumulated."""
 
 import copy
+import datetime
 import functools
 import os
 import pathlib
 import pickle
 import subprocess
+import tempfile
+import time
 import unittest
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import dgc
@@ -123,14 +127,29 @@ def diverged(rank, every, at):
     return None
 
 
-def killed(rank):
+def killed(rank, algorithm):
     """Rank 1 leaves in the middle."""
-    training = Training(ratio=0.05)
+    training = Training(ratio=0.05, algorithm=algorithm)
     for step in range(2):  # DDP has collectives of its own in the second
         training.backward(gradients_of(rank, step))
     if rank == 1:
         os._exit(0)
     error = caught(lambda: training.backward(gradients_of(rank, 2)))
+    return error, training.state.step
+
+
+def stopped(rank, folder):
+    """Rank 1 does not go on before rank 0 has given up. The group waits for two seconds."""
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=2))
+    training = Training(ddp={"process_group": group, **NO_BUFFERS}, process_group=group, ratio=0.05)
+    for step in range(2):
+        training.step(gradients_of(rank, step))
+    told, error = pathlib.Path(folder, "told"), None
+    if rank == 0:
+        error = caught(lambda: training.backward(gradients_of(rank, 2)))
+        told.touch()
+    while not told.exists():
+        time.sleep(0.05)
     return error, training.state.step
 
 
@@ -249,11 +268,18 @@ class Errors(unittest.TestCase):
         self.assertEqual(run(diverged, 0, 1, ranks=2), [None, None])
 
     def test_a_rank_that_dies(self):
-        results = run(killed, ranks=3, dying=[1])
-        self.assertIsNone(results[1])
-        for error, step in (results[0], results[2]):
-            self.assertIn("exchange: rank 1, step 2", error)
-            self.assertEqual(step, 2)
+        for algorithm in ("allgather", "owner"):
+            results = run(killed, algorithm, ranks=3, dying=[1])
+            self.assertIsNone(results[1])
+            for error, step in (results[0], results[2]):
+                self.assertIn("exchange: rank 1, step 2", error)
+                self.assertEqual(step, 2)
+
+    def test_a_rank_that_stands_still(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (error, step), _ = run(stopped, folder, ranks=2, dying=[1])
+        self.assertIn("exchange: rank 1, step 2", error)
+        self.assertEqual(step, 2)
 
     def test_an_optimizer_that_gets_momentum_later(self):
         for make, says in (
