@@ -1,4 +1,6 @@
-// Everything but libtorch: dgc::core and dgc::engines.
+// What most programs need, without libtorch: make a group, exchange gradients, or compress and send
+// them by yourself. For libtorch there is dgc/sgd.h. The other headers are for those who build on
+// parts of it: rendezvous (dgc/address_store.h), checkpoints (dgc/checkpoint.h).
 #pragma once
 
 #include "dgc/collectives.h"
