@@ -74,10 +74,11 @@ Address any_address(int family, std::uint16_t port) {
 /// Where rank 0 listens for those who were given `host`: the first of these that is possible.
 std::vector<Address> addresses_to_serve(const std::string& host, std::uint16_t port) {
   std::vector<Address> all = detail::resolve(host, port);
-  std::ranges::stable_partition(all,
-                                [](const Address& a) { return a.storage.ss_family == AF_INET; });
-  const auto others = std::ranges::stable_partition(all, &Address::is_loopback);
-  if (!others.empty()) return {others.begin(), others.end()};
+  std::stable_partition(all.begin(), all.end(),
+                        [](const Address& a) { return a.storage.ss_family == AF_INET; });
+  const auto others = std::stable_partition(all.begin(), all.end(),
+                                            [](const Address& a) { return a.is_loopback(); });
+  if (others != all.end()) return {others, all.end()};
   if (is_number(host) || host == "localhost") return all;
   // Debian's own name is 127.0.1.1 to itself. The others know it by another address.
   if (const auto interface = variable("DGC_INTERFACE")) return {address_of(*interface, port)};

@@ -559,14 +559,14 @@ TEST(ExchangeFaults, ABadGradientOnOneRankIsReadByAll) {
 }
 
 TEST(ExchangeFaults, ASumThatOverflowsIsNotApplied) {
-  for (const auto& [algorithm, transport] : {std::pair{Algorithm::automatic, ValueType::fp32},
-                                             std::pair{Algorithm::dense, ValueType::fp32},
-                                             std::pair{Algorithm::dense, ValueType::bf16}}) {
+  for (const auto& way : {std::pair{Algorithm::automatic, ValueType::fp32},
+                          std::pair{Algorithm::dense, ValueType::fp32},
+                          std::pair{Algorithm::dense, ValueType::bf16}}) {
     std::vector<Tensors> parameters(2);
     const auto errors = run_ranks(2, 10s, [&](Group& group) {
       State state(kModel, static_cast<std::uint32_t>(group.rank()), 2);
       Exchange exchange(group, kModel, {.momentum = 0.9f},
-                        {.algorithm = algorithm, .dense_transport = transport}, &state);
+                        {.algorithm = way.first, .dense_transport = way.second}, &state);
       Tensors& mine = parameters[static_cast<std::size_t>(group.rank())] = zeros(kModel);
       Tensors g = zeros(kModel);
       g[1][5] = 3e38f;
