@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,9 +78,11 @@ struct Tensor {
   FrameInput input;
 };
 
-Bytes message_of(std::initializer_list<const Tensor*> tensors) {
+Bytes message_of(std::initializer_list<const Tensor*> tensors,
+                 std::optional<Notice> notice = std::nullopt) {
   Bytes message(1 << 16);
-  MessageWriter writer(message, {.step = 12, .schema = 0xC0FFEE, .sender = 2});
+  MessageWriter writer(message,
+                       {.step = 12, .schema = 0xC0FFEE, .sender = 2, .notice = std::move(notice)});
   for (const Tensor* tensor : tensors) {
     std::vector<float> decoded(tensor->values.size());
     writer.add(tensor->input, decoded);
@@ -107,6 +110,13 @@ void make_decode(const Directory& out) {
   const Tensor sparse(1000, 0xFFFFFFFFu, 3, 0x7FFFFFFFu, ValueType::fp32, IndexCoding::rice);
   out.write("three_frames", message_of({&one, &few, &blocks}));
   out.write("long_gaps", message_of({&far, &farther}));
+  out.write("notice", message_of({&one, &few}, Notice{.bucket = 3,
+                                                      .present = {true, false, true},
+                                                      .stop = true,
+                                                      .parameters = 0x1234567890ABCDEFu}));
+  Notice failed{.bucket = 1, .present = std::vector<bool>(9, true), .nonfinite = true};
+  failed.failure = {.code = ErrorCode::nonfinite_gradient, .text = "nan at index 3"};
+  out.write("notice_failed", message_of({}, failed));
   out.write("largest_tensor", message_of({&sparse}));
   Bytes damaged = message_of({&one, &few});
   damaged[40] ^= std::byte{1};

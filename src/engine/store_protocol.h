@@ -27,7 +27,7 @@ enum class Status : std::uint8_t {
 };
 
 inline constexpr std::size_t kLongestKey = 512;
-inline constexpr std::size_t kLongestValue = 64 * 1024;
+inline constexpr std::size_t kLongestValue = std::size_t{64} * 1024;
 inline constexpr std::size_t kLongestMessage = 3 + kLongestKey + kLongestValue;
 inline constexpr std::size_t kLengthBytes = 4;
 inline constexpr const char* kStorePurpose = "dgc store 1";
