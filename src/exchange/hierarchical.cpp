@@ -137,10 +137,11 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
     begin += size;
   }
   // Clipping is over the whole gradient, of which this worker has a share: add up the squares.
+  const std::uint64_t bound = share_bound(context, gradients, workers);
   Task share{.notice = task.notice,
              .gradients = std::move(shares),
              .call = {.scale = task.call.scale},
-             .rounds = Rounds({share_bound(context, gradients, workers)})};
+             .rounds = Rounds({bound})};
   if (context.compressor.options().clip_norm > 0.0) {
     const double mine = context.compressor.norm(share.gradients);
     double squares = 0.0;
@@ -165,7 +166,6 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
   // Hand the messages of this share to the local workers, as they came. Their shares differ from
   // ours by an element at most, but that has to be right.
   for (std::size_t h = 0; h < part.messages.size(); ++h) {
-    Rounds one({share_bound(context, gradients, workers)});
     for (int r = 0; r < workers; ++r) {
       auto& offsets = contents.offsets.emplace_back(context.model.size());
       for (const Gradient& gradient : gradients) {
@@ -173,7 +173,7 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
       }
     }
     const PhaseMeter meter(context.group, contents, "gather inside the host");
-    const auto parcels = local->swap(part.messages[h].message.bytes(), one.next());
+    const auto parcels = local->swap(part.messages[h].message.bytes(), bound);
     for (int r = 0; r < workers; ++r) {
       RoundSpec spec{.phase = "gather inside the host", .notice = task.notice, .tensors = {}};
       for (const Gradient& gradient : gradients) {
