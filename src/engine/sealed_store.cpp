@@ -1,9 +1,9 @@
 #include "engine/sealed_store.h"
 
-#include <thread>
 #include <utility>
 
 #include "engine/bytes.h"
+#include "engine/poll_store.h"
 #include "engine/secret.h"
 
 namespace dgc::detail {
@@ -24,12 +24,7 @@ class SealedStore final : public RendezvousStore {
   std::optional<std::vector<std::byte>> get(const std::string& key,
                                             std::chrono::milliseconds timeout) override {
     // Not the store's own wait: it ends with whatever a stranger wrote.
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    for (;;) {
-      auto value = try_get(key);
-      if (value || std::chrono::steady_clock::now() >= deadline) return value;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    return detail::poll_store(*this, key, timeout);
   }
 
   std::optional<std::vector<std::byte>> try_get(const std::string& key) override {

@@ -7,10 +7,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <stdexcept>
-#include <thread>
 
 #include "base/environment.h"
 #include "engine/agent_store.h"
+#include "engine/poll_store.h"
 
 namespace dgc {
 namespace {
@@ -34,12 +34,7 @@ class AgentStore final : public RendezvousStore {
                                             std::chrono::milliseconds timeout) override {
     // Not TCPStore's own wait: one that ran out of time stays registered at the server, and is
     // answered in the middle of a later call.
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    for (;;) {
-      auto value = try_get(key);
-      if (value || std::chrono::steady_clock::now() >= deadline) return value;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    return detail::poll_store(*this, key, timeout);
   }
 
   std::optional<std::vector<std::byte>> try_get(const std::string& key) override {
