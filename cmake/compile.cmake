@@ -60,7 +60,11 @@ function(dgc_use_headers headers)
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${target} PRIVATE -fPIC)
     target_link_libraries(${target} PRIVATE fmt::fmt)  # its definitions have to be the same
-    target_precompile_headers(${target} REUSE_FROM ${headers})
+    # clang writes the folder's name into the header, so that the compiler cache of another clone
+    # knows none of the files that use it. Without the header it knows them all.
+    if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+      target_precompile_headers(${target} REUSE_FROM ${headers})
+    endif()
   endforeach()
 endfunction()
 
