@@ -6,11 +6,13 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <thread>
 
 #include "dgc/engines.h"
 #include "engine/compiled.h"
+#include "engine/parcel.h"
 
 namespace dgc {
 namespace {
@@ -52,6 +54,7 @@ class Runtime {
   void set_stuck() { stuck_ = true; }
   /// MPI may read a message that nobody takes as long as the process lives.
   const std::string& keep(std::string text) { return kept_.emplace_back(std::move(text)); }
+  void keep(std::shared_ptr<std::byte[]> room) { rooms_.push_back(std::move(room)); }
 
  private:
   Runtime() {
@@ -69,6 +72,7 @@ class Runtime {
   }
 
   std::deque<std::string> kept_;
+  std::vector<std::shared_ptr<std::byte[]>> rooms_;
   bool ours_ = false;
   bool stuck_ = false;
 };
@@ -146,6 +150,7 @@ class MpiGroup final : public Group {
       : Group(rank_in_world(), size_of_world(), timeout),
         host_(host_id.empty() ? this_host() : host_id),
         data_(Clock::now() + timeout),
+        parcels_(Clock::now() + timeout),
         board_(Clock::now() + timeout),
         sent_(static_cast<std::size_t>(size())),
         received_(static_cast<std::size_t>(size())) {
@@ -157,8 +162,14 @@ class MpiGroup final : public Group {
   }
 
   ~MpiGroup() override {
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    for (Posted& posted : posted_) {
+      if (finalised == 0 && !take_back(posted)) Runtime::get().set_stuck();
+    }
     if (!failure()) return;
     data_.abandon();
+    parcels_.abandon();
     board_.abandon();
   }
 
@@ -200,43 +211,63 @@ class MpiGroup final : public Group {
     }
   }
 
-  /// MPI tells how long a message is. It sends short ones at once, whether a receive is posted or
-  /// not, and asks before it sends long ones in any case: posting ahead would gain nothing.
+  /// MPI tells how long a message is. A long one goes out when its receive is known to be posted,
+  /// and a short one that finds none is copied: so receives are posted ahead.
   int do_swap(std::span<const std::span<const std::byte>> outgoing, std::uint64_t bound,
-              std::span<const std::uint64_t> /*next*/, std::span<Parcel> from,
+              std::span<const std::uint64_t> next, std::span<Parcel> from,
               Deadline deadline) override {
     check_thread();
-    Requests requests;
+    // Where room was made for less than is needed now, lengths go there alone. All ranks see that.
+    const bool whole = posted_.empty() || posted_.front().bound >= bound;
+    std::vector<ParcelHeader> lengths;
+    for (const auto& message : outgoing) lengths.push_back(message.size());
+    Posted arrived;
+    Requests sending;
     try {
+      if (posted_.empty()) post(bound);
+      arrived = std::move(posted_.front());
+      posted_.pop_front();
+      const int tag = static_cast<int>(swaps_++ % tags_);
       for (int peer = 0; peer < size(); ++peer) {
         if (peer == rank()) continue;
-        auto room = std::make_shared_for_overwrite<std::byte[]>(bound);
-        std::byte* const data = room.get();
-        from[static_cast<std::size_t>(peer)].memory = std::move(room);
-        requests.add(peer, bound, true, false);
-        check(MPI_Irecv(data, static_cast<int>(bound), MPI_BYTE, peer, next_tag(received_, peer),
-                        data_, &requests.handles.back()),
-              "receive", fmt::format("rank {}", peer));
-      }
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer == rank()) continue;
-        const std::span<const std::byte> mine = outgoing[static_cast<std::size_t>(peer)];
-        requests.add(peer, mine.size(), false);
-        check(MPI_Isend(mine.data(), static_cast<int>(mine.size()), MPI_BYTE, peer,
-                        next_tag(sent_, peer), data_, &requests.handles.back()),
+        const auto to = static_cast<std::size_t>(peer);
+        const auto bytes = whole ? outgoing[to] : std::as_bytes(std::span(&lengths[to], 1));
+        sending.add(peer, bytes.size(), false);
+        check(MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, peer, tag, parcels_,
+                        &sending.handles.back()),
               "send", fmt::format("rank {}", peer));
       }
-      wait(requests, deadline);
+      wait(arrived.requests, deadline);
+      while (posted_.size() < next.size()) post(next[posted_.size()]);
+      wait(sending, deadline);
     } catch (const Error& error) {
-      abandon(requests, error);
+      abandon(sending, error);
+      abandon(arrived, error);
       throw;
     }
-    for (std::size_t i = 0; i < requests.sizes.size(); ++i) {
-      if (!requests.receive[i]) continue;
-      Parcel& parcel = from[static_cast<std::size_t>(requests.peers[i])];
-      parcel.bytes = {parcel.memory.get(), requests.sizes[i]};
+    std::vector<Outgoing> sends;
+    std::vector<Incoming> receives;
+    for (std::size_t i = 0; i < arrived.rooms.size(); ++i) {
+      const int peer = arrived.requests.peers[i];
+      const std::size_t length = arrived.requests.sizes[i];
+      Parcel& parcel = from[static_cast<std::size_t>(peer)];
+      if (whole) {
+        check_parcel(world_rank(peer), length, bound);
+        parcel = {{arrived.rooms[i].get(), length}, arrived.rooms[i]};
+        continue;
+      }
+      ParcelHeader theirs = 0;
+      if (length != sizeof theirs) throw_length(peer, fmt::format("{}", length), sizeof theirs);
+      std::memcpy(&theirs, arrived.rooms[i].get(), sizeof theirs);
+      check_parcel(world_rank(peer), theirs, bound);
+      const auto room = std::make_shared_for_overwrite<std::byte[]>(theirs);
+      parcel = {{room.get(), theirs}, room};
+      const std::span<const std::byte> mine = outgoing[static_cast<std::size_t>(peer)];
+      if (!mine.empty()) sends.push_back({peer, mine});
+      if (theirs > 0) receives.push_back({peer, {room.get(), theirs}});
     }
-    return 1;
+    if (!whole) do_exchange(sends, receives, deadline);
+    return whole ? 1 : 2;
   }
 
   void announce(const Error& cause) noexcept override {
@@ -298,10 +329,45 @@ class MpiGroup final : public Group {
     }
   };
 
+  /// Receives of a swap(), with the memory they go to.
+  struct Posted {
+    std::uint64_t bound = 0;
+    std::vector<std::shared_ptr<std::byte[]>> rooms;  // of the requests, in their order
+    Requests requests;
+  };
+
+  void post(std::uint64_t bound) {
+    const int tag = static_cast<int>((swaps_ + posted_.size()) % tags_);
+    Posted& posted = posted_.emplace_back();
+    posted.bound = bound;
+    const std::size_t bytes = std::max<std::size_t>(bound, sizeof(ParcelHeader));
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      // Not set to zero: most of it is never touched.
+      auto& room = posted.rooms.emplace_back(std::make_shared_for_overwrite<std::byte[]>(bytes));
+      posted.requests.add(peer, bytes, true, false);
+      check(MPI_Irecv(room.get(), static_cast<int>(bytes), MPI_BYTE, peer, tag, parcels_,
+                      &posted.requests.handles.back()),
+            "receive", fmt::format("rank {}", peer));
+    }
+  }
+
+  /// True if nothing is left in flight. Memory that MPI may still write to stays.
+  static bool take_back(Posted& posted) {
+    if (posted.requests.cancel()) return true;
+    for (auto& room : posted.rooms) Runtime::get().keep(std::move(room));
+    return false;
+  }
+
+  static void abandon(Posted& posted, const Error& error) {
+    if (!take_back(posted) || is_gone(error)) Runtime::get().set_stuck();
+  }
   static void abandon(Requests& requests, const Error& error) {
-    // Only what a failed rank can still answer: after the others, finalising would wait for it.
-    const bool gone = error.code() == ErrorCode::timeout || error.code() == ErrorCode::peer_lost;
-    if (!requests.cancel() || gone) Runtime::get().set_stuck();
+    if (!requests.cancel() || is_gone(error)) Runtime::get().set_stuck();
+  }
+  /// A rank that failed can still answer. After other errors, finalising would wait for it.
+  static bool is_gone(const Error& error) {
+    return error.code() == ErrorCode::timeout || error.code() == ErrorCode::peer_lost;
   }
 
   int next_tag(std::vector<std::uint64_t>& counts, int peer) const {
@@ -383,10 +449,13 @@ class MpiGroup final : public Group {
   const std::thread::id thread_ = std::this_thread::get_id();
   int thread_level_ = MPI_THREAD_SINGLE;
   Communicator data_;
+  Communicator parcels_;  // of swap(): what comes in between takes none of its receives
   Communicator board_;
   std::vector<std::uint64_t> sent_;  // messages so far to each peer: tags
   std::vector<std::uint64_t> received_;
   std::uint64_t tags_ = 32768;  // what the standard promises
+  std::uint64_t swaps_ = 0;     // so far: tags
+  std::deque<Posted> posted_;   // for the next swaps
 };
 
 }  // namespace
