@@ -87,10 +87,10 @@ Encoded encode(const FrameInput& input, bool in_place, std::byte before) {
     if (in_place) {
       result.info = writer.add(input, result.decoded);
     } else {
-      std::vector<std::byte> frame(bound, before);
-      result.info = encode_frame(input, frame, result.decoded);
+      const std::span<std::byte> room = writer.room();
+      result.info = encode_frame(input, room, result.decoded);
       require(result.info.bytes <= bound, "a frame is within its bound");
-      writer.append(input.tensor, std::span(frame).first(result.info.bytes));
+      writer.settle(input.tensor, room.first(result.info.bytes));
     }
   });
   result.message.resize(writer.finish());

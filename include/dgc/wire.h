@@ -126,13 +126,12 @@ class MessageWriter {
   MessageWriter(std::span<std::byte> out, const MessageHeader& header);
   /// Encodes a frame in place; see encode_frame.
   FrameInfo add(const FrameInput& input, std::span<float> decoded);
-  /// Appends a frame that encode_frame wrote. Empty frames are ignored.
-  void append(std::uint32_t tensor, std::span<const std::byte> frame);
   /// The part of the buffer that is for frames, before there are any. Encode into it, wherever you
   /// like, then settle() each frame.
   std::span<std::byte> room() const noexcept;
   /// Appends a frame that encode_frame wrote to room(): copies nothing where it is in its place
-  /// already, and moves it down otherwise. Frames must be settled in the order they lie in.
+  /// already, and moves it down otherwise. Frames must be settled in the order they lie in; empty
+  /// ones are ignored.
   void settle(std::uint32_t tensor, std::span<const std::byte> frame);
   /// Writes length and checksum. Returns the size of the message.
   std::size_t finish();

@@ -221,19 +221,6 @@ FrameInfo MessageWriter::add(const FrameInput& input, std::span<float> decoded) 
   return info;
 }
 
-void MessageWriter::append(std::uint32_t tensor, std::span<const std::byte> frame) {
-  if (frame.empty()) return;
-  check_order(tensor);
-  if (frame.size() > out_.size() - size_ - kTrailerBytes) {
-    throw Error(ErrorCode::buffer_too_small, "encode", fmt::format("tensor {}", tensor),
-                fmt::format("a frame of {} bytes does not fit", frame.size()));
-  }
-  std::memcpy(out_.data() + size_, frame.data(), frame.size());
-  size_ += frame.size();
-  last_tensor_ = tensor;
-  ++frames_;
-}
-
 std::span<std::byte> MessageWriter::room() const noexcept {
   return out_.subspan(size_, out_.size() - size_ - kTrailerBytes);
 }
