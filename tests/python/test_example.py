@@ -6,11 +6,12 @@ import os
 import pathlib
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
+
+from ports import free_port
 
 PROJECT, DATA = (pathlib.Path(a) for a in sys.argv[1:3])
 FOLDER = PROJECT / "examples" / "pytorch"
@@ -35,12 +36,6 @@ def with_this_python(command):
     command = re.sub(r"^python3", shlex.quote(sys.executable), command)
     # It looks after workers every 5 s.
     return command.replace("--redirects", "--monitor_interval 0.1 --redirects")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def program(folder, name, text):

@@ -21,6 +21,8 @@ import tempfile
 import threading
 import time
 
+from ports import free_port
+
 DGC = sys.argv[1]
 HERE = pathlib.Path(tempfile.mkdtemp(prefix="dgc-strangers-"))
 SECRET = "a secret for this test"
@@ -36,12 +38,6 @@ def check(what, good, detail=""):
     if not good:
         failures.append(what)
         print(detail)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def listening(pid):
