@@ -13,7 +13,7 @@
 
 #include "base/environment.h"
 #include "bench/bench.h"
-#include "bench/exchange_worker.h"
+#include "bench/exchange_rows.h"
 #include "bench/options.h"
 #include "dgc/engines.h"
 #include "process/launcher.h"
@@ -40,11 +40,11 @@ std::uint64_t available_memory() {
 void check_memory(const Options& options) {
   std::uint64_t per_element = 4;
   std::uint64_t of_a_step = 8;
-  for (const std::string& algorithm : kAlgorithms) {
+  for (const std::string& algorithm : contender_names()) {
     if (!options.wants(algorithm)) continue;
     const bool plain = algorithm == kPlain || algorithm == kNative;
     per_element += plain ? 4 : 12;
-    if (algorithm == "auto" || algorithm == "dense" || algorithm == "hierarchical") of_a_step = 20;
+    if (algorithm == "auto" || algorithm == "dense" || in_shares(algorithm)) of_a_step = 20;
   }
   const std::uint64_t needed =
       options.elements * (per_element + of_a_step) * static_cast<std::uint64_t>(options.workers);
@@ -143,8 +143,8 @@ void print(const nlohmann::json& results, const Options& options) {
     if (r["algorithm"] == "auto") {
       fmt::print("auto: {}; {}\n", r["choice"].get<std::string>(), r["costs"].get<std::string>());
     }
-    if (r["algorithm"] == "hierarchical") {
-      fmt::print("hierarchical: {} hosts of {}\n", r["hosts"].get<int>(),
+    if (in_shares(r["algorithm"])) {
+      fmt::print("{}: {} hosts of {}\n", r["algorithm"].get<std::string>(), r["hosts"].get<int>(),
                  r["workers"].get<int>() / r["hosts"].get<int>());
     }
   }
@@ -212,7 +212,7 @@ void add_bench_exchange(CLI::App& bench) {
   add_elements(command, o->elements, "Number of parameters");
   add_ratio(command, o->ratio);
   std::vector<std::string> names = {"all"};
-  names.insert(names.end(), kAlgorithms.begin(), kAlgorithms.end());
+  names.insert(names.end(), contender_names().begin(), contender_names().end());
   command
       ->add_option(
           "--algorithm", o->algorithms,

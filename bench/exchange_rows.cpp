@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "bench/bench.h"
-#include "exchange/layout.h"
+#include "exchange/shares.h"
 
 namespace dgc::bench::exchange_bench {
 namespace {
@@ -12,11 +12,16 @@ namespace {
 /// Bytes that docs/exchange.md says a worker receives, from the mean message of all workers.
 double formula_bytes(const std::string& algorithm, double m, double dense, int workers, int hosts) {
   const bool plain = is_plain(algorithm);
+  if (in_shares(algorithm)) return exchange::shares_bytes(m, dense, workers, hosts);
   return exchange::received_bytes(plain ? Algorithm::dense : parse_algorithm(algorithm),
-                                  plain ? 0.0 : m, dense, workers, hosts);
+                                  plain ? 0.0 : m, dense, workers);
 }
 
 }  // namespace
+
+bool in_shares(const std::string& algorithm) {
+  return !is_plain(algorithm) && exchange::in_shares(parse_algorithm(algorithm));
+}
 
 nlohmann::json combine(const std::string& algorithm, const Group& group, const Options& options,
                        int hosts, const std::vector<nlohmann::json>& ranks) {
@@ -50,16 +55,16 @@ nlohmann::json combine(const std::string& algorithm, const Group& group, const O
     messages = std::max(messages, rank_messages);
     m += r["message_bytes"].get<double>() / static_cast<double>(ranks.size());
   }
-  const bool hierarchical = algorithm == "hierarchical";
-  const double dense = hierarchical ? static_cast<double>(options.elements)
-                                    : ranks[0]["dense_elements"].get<double>();
+  const bool shares = in_shares(algorithm);
+  const double dense =
+      shares ? static_cast<double>(options.elements) : ranks[0]["dense_elements"].get<double>();
   const double all_dense = 8.0 * static_cast<double>(options.elements) * (group.size() - 1) /
                            static_cast<double>(group.size());
   nlohmann::json row = timings.json();
   row["algorithm"] = algorithm;
   row["engine"] = group.engine();
   row["workers"] = group.size();
-  row["hosts"] = hierarchical ? hosts : group.size();
+  row["hosts"] = shares ? hosts : group.size();
   row["elements"] = options.elements;
   row["ratio"] = options.ratio;
   row["values"] = is_plain(algorithm) ? "fp32" : options.values;

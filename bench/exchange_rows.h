@@ -11,6 +11,9 @@ inline bool is_plain(const std::string& algorithm) {
   return algorithm == kPlain || algorithm == kNative;
 }
 
+/// Whether workers of a host have shares of a state under it.
+bool in_shares(const std::string& algorithm);
+
 /// One row from what all ranks saw: the slowest counts, and the one with most traffic.
 nlohmann::json combine(const std::string& algorithm, const Group& group, const Options& options,
                        int hosts, const std::vector<nlohmann::json>& ranks);

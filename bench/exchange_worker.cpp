@@ -9,14 +9,14 @@
 #include <random>
 #include <span>
 
+#include "base/choice.h"
 #include "bench/bench.h"
 #include "bench/exchange_rows.h"
 #include "compress/internals.h"
 #include "dgc/collectives.h"
 #include "dgc/exchange.h"
 #include "engine/native.h"
-#include "exchange/hierarchical.h"
-#include "exchange/layout.h"
+#include "exchange/shares.h"
 #include "process/terminal.h"
 
 namespace dgc::bench::exchange_bench {
@@ -213,7 +213,7 @@ void verify(Group& group, const Options& options, const std::string& host, Algor
   Gradients gradients(layers, group.rank());
   Trainer trainer(group, options, host, algorithm, layers, 1);
   for (int i = 0; i < kVerifiedSteps; ++i) trainer.step(gradients.next());
-  if (group.rank() == 0 && algorithm != Algorithm::owner && algorithm != Algorithm::hierarchical) {
+  if (group.rank() == 0 && algorithm != Algorithm::owner && !exchange::in_shares(algorithm)) {
     compare_with_reference(trainer, options, group.size(), algorithm);
   }
 }
@@ -351,7 +351,10 @@ nlohmann::json work_alone(Group& group, const Options& options) {
   }
   int hosts = group.size();
   std::string host;
-  if (options.wants("hierarchical")) {
+  const auto wanted_in_shares = [&](const std::string& name) {
+    return options.wants(name) && in_shares(name);
+  };
+  if (std::any_of(contender_names().begin(), contender_names().end(), wanted_in_shares)) {
     hosts = exchange::find_topology(group, host).hosts;
     // On a single machine pairs of workers stand for hosts.
     if (hosts == 1 && group.size() > 1) {
@@ -364,7 +367,7 @@ nlohmann::json work_alone(Group& group, const Options& options) {
   const std::vector<Layer> layers = layers_of(options.elements);
   Gradients gradients(layers, group.rank());
   Contenders contenders;
-  for (const std::string& algorithm : kAlgorithms) {
+  for (const std::string& algorithm : contender_names()) {
     if (!options.wants(algorithm)) continue;
     std::unique_ptr<Contender> one;
     if (is_plain(algorithm)) {
@@ -390,6 +393,15 @@ nlohmann::json work_alone(Group& group, const Options& options) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& contender_names() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> names = names_of(algorithms());
+    names.insert(names.end(), {kPlain, kNative});
+    return names;
+  }();
+  return all;
+}
 
 CompressOptions settings_of(const Options& options) {
   CompressOptions settings;

@@ -18,8 +18,8 @@ namespace dgc::bench::exchange_bench {
 inline const std::string kPlain = "all_reduce";
 /// The engine's own, where it has one.
 inline const std::string kNative = "gloo allreduce";
-inline const std::vector<std::string> kAlgorithms = {"auto",         "allgather", "owner", "dense",
-                                                     "hierarchical", kPlain,      kNative};
+/// Exchange's algorithms by their names, and these two.
+const std::vector<std::string>& contender_names();
 
 struct Options {
   std::string engine;

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/choice.h"
 #include "base/environment.h"
 #include "bench/bench.h"
 #include "bench/options.h"
@@ -137,7 +138,7 @@ void add_bench_torch(CLI::App& bench) {
   add_values(command, o->values);
   command
       ->add_option("--algorithm", o->algorithm,
-                   "Exchange: auto, allgather, owner, dense or hierarchical")
+                   fmt::format("Exchange: one of {}", fmt::join(names_of(algorithms()), ", ")))
       ->capture_default_str();
   command->add_option("--workers", o->workers, "Numbers of workers to measure")
       ->delimiter(',')

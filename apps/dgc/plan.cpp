@@ -131,6 +131,18 @@ plan::Scenario setup_of(const Options& o) {
   return setup;
 }
 
+/// What --algorithm may be: "auto, allgather".
+std::string names_of(int workers_per_node) {
+  plan::Scenario setup;
+  setup.workers_per_node = workers_per_node;
+  std::string names;
+  for (const plan::Method method : plan::methods_for(setup)) {
+    if (!plan::compresses(method)) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", plan::title_of(method).substr(4));
+  }
+  return names;
+}
+
 /// Those that were asked for: all dense ones, and one or all of DGC's.
 std::vector<plan::Method> methods_of(const Options& o, const plan::Scenario& setup) {
   std::vector<plan::Method> methods = plan::methods_for(setup);
@@ -141,9 +153,10 @@ std::vector<plan::Method> methods_of(const Options& o, const plan::Scenario& set
   });
   if (!plan::compresses(methods.back())) {
     refuse(fmt::format("--algorithm '{}'", o.algorithm), "is not one to plan with",
-           setup.workers_per_node == 1
-               ? "auto, allgather or owner; hierarchical with --workers-per-node 2 or more"
-               : "auto, allgather, owner or hierarchical");
+           fmt::format("one of {}{}", names_of(setup.workers_per_node),
+                       setup.workers_per_node == 1
+                           ? fmt::format("; {} with --workers-per-node 2 or more", names_of(2))
+                           : ""));
   }
   return methods;
 }
@@ -335,7 +348,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--inside-bandwidth", o->inside,
                       "Bandwidth between workers of a node (default: 100Gbps)");
   command->add_option("--algorithm", o->algorithm,
-                      "Exchange: auto, allgather, owner or hierarchical (default: compare all)");
+                      fmt::format("Exchange: one of {} (default: compare all)", names_of(2)));
   command->add_option("--ratio", o->ratio, "Share of the gradient's entries that is sent")
       ->capture_default_str();
   command

@@ -68,7 +68,7 @@ struct Manifest {
   std::uint64_t step = 0;
   std::uint64_t state_step = 0;
   int workers = 0;                  ///< ranks of the group that wrote it
-  std::uint32_t state_workers = 0;  ///< State::workers(): hosts, with the hierarchical exchange
+  std::uint32_t state_workers = 0;  ///< State::workers(): hosts, where each has one state
   std::string user;
   std::vector<FileEntry> files;  ///< the shared ones, then one for each rank in order
   std::vector<int> ranks_here;   ///< whose files are on this disk

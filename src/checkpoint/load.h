@@ -39,9 +39,8 @@ class Checkpoint {
   /// Collective. With as many ranks as wrote the checkpoint, each gets its own u and v back. With M
   /// others, old rank i goes to rank i mod M: sums of u and v over all ranks are conserved. Throws
   /// Error: state_mismatch, shape_mismatch (see State::load), and state_mismatch for another number
-  /// of ranks when states are those of hosts (hierarchical exchange). On any Error no state of any
-  /// rank is changed. Meanwhile it needs the memory of a second State; of a third with other
-  /// numbers of ranks.
+  /// of ranks when states are those of hosts. On any Error no state of any rank is changed.
+  /// Meanwhile it needs the memory of a second State; of a third with other numbers of ranks.
   void load_state(State& state) const;
 
  private:

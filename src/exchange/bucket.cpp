@@ -6,8 +6,8 @@
 // (The paper does not know such parameters.)
 //
 // Two things have to be known before anything is accumulated, and take a round of their own: with
-// skip_nonfinite, whether all gradients are finite; with the hierarchical algorithm, which tensors
-// the other workers of the host have.
+// skip_nonfinite, whether all gradients are finite; where workers of a host have shares, which
+// tensors the others of the host have.
 #include "exchange/bucket.h"
 
 #include <fmt/format.h>
@@ -136,7 +136,7 @@ void BucketRunner::drop_absent(Task& task, const Notice& agreed) const {
 }
 
 void BucketRunner::exchange(Task& task, Contents& contents) {
-  if (topology_) return run_hierarchical(context_, *topology_, task, contents);
+  if (topology_) return run_shares(context_, *topology_, task, contents);
   const Ways ways = ways_of(buckets_[task.notice.bucket], context_.state.step());
   if (ways.owner) return run_owner(context_, task, contents);
   std::vector<Gradient> sparse;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "exchange/context.h"
-#include "exchange/hierarchical.h"
+#include "exchange/shares.h"
 
 namespace dgc::exchange {
 

@@ -87,7 +87,7 @@ double owner_total(const CostSetup& setup, std::span<const Item> items) {
     work += (1.0 + 1.0 / n) * (encode_seconds(setup, item) + select_seconds(setup, item)) +
             2.0 * add_seconds(setup, item);
   }
-  const double bytes = received_bytes(Algorithm::owner, message, 0.0, setup.workers, setup.workers);
+  const double bytes = received_bytes(Algorithm::owner, message, 0.0, setup.workers);
   return 2.0 * round_seconds(setup) + work + moving_seconds(setup, bytes);
 }
 

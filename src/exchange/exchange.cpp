@@ -114,7 +114,7 @@ struct Exchange::Impl {
         model(std::move(m)),
         buckets(buckets_or_one(std::move(b), model.size())),
         options(std::move(o)),
-        topology(topology_of(g, options)),
+        topology(find_topology(g, options)),
         own(given != nullptr ? std::optional<State>() : make_state(c.momentum != 0.0f)),
         state(given != nullptr ? *given : *own),
         compressor(state, std::move(c)) {
@@ -138,10 +138,6 @@ struct Exchange::Impl {
     return measure_costs(group, {compressor.options(), options.dense_transport, elements});
   }
 
-  static std::optional<Topology> topology_of(Group& group, const ExchangeOptions& options) {
-    if (options.algorithm != Algorithm::hierarchical) return std::nullopt;
-    return find_topology(group, options.host);
-  }
   /// Tensors, rank and number of workers of this rank's state.
   std::vector<TensorSpec> state_tensors() const {
     return topology ? share_of(model, *topology) : model;

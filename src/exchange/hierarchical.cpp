@@ -3,9 +3,8 @@
 // Workers of a host average their gradients densely (reduce-scatter); each compresses its share of
 // every tensor and exchanges it with its counterparts on the other hosts; the messages of all
 // shares are then handed round inside the host. For the algorithm N is the number of hosts:
-// clipping and 1/N go by it. (The paper has one level of workers.)
-#include "exchange/hierarchical.h"
-
+// clipping and 1/N go by it. (The paper has one level of workers.) The rest of the code knows
+// algorithms of this kind by shares.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,8 +14,16 @@
 
 #include "dgc/collectives.h"
 #include "exchange/parcels.h"
+#include "exchange/shares.h"
 
 namespace dgc::exchange {
+
+bool in_shares(Algorithm algorithm) noexcept { return algorithm == Algorithm::hierarchical; }
+
+std::optional<Topology> find_topology(Group& group, const ExchangeOptions& options) {
+  if (!in_shares(options.algorithm)) return std::nullopt;
+  return find_topology(group, options.host);
+}
 
 Topology find_topology(Group& group, const std::string& host_override) {
   const std::string host = host_override.empty() ? group.host() : host_override;
@@ -86,7 +93,7 @@ std::uint64_t share_bound(const Context& context, std::span<const Gradient> grad
 
 }  // namespace
 
-void run_hierarchical(Context& context, const Topology& topology, Task& task, Contents& contents) {
+void run_shares(Context& context, const Topology& topology, Task& task, Contents& contents) {
   const std::vector<Gradient>& gradients = task.gradients;
   const auto local = make_subgroup(context.group, topology.local);
   const auto across = make_subgroup(context.group, topology.counterparts);
@@ -185,6 +192,21 @@ void run_hierarchical(Context& context, const Topology& topology, Task& task, Co
                                                parcels[static_cast<std::size_t>(r)]));
     }
   }
+}
+
+double shares_bytes(double message, double elements, int workers, int hosts) noexcept {
+  const double n = workers;
+  const double h = hosts;
+  const double l = n / h;
+  return (n - 1) * (kEmptyMessage + kLengthBytes) + (l - 1) * (4.0 * elements / l + kLengthBytes) +
+         (h - 1 + h * (l - 1)) * (message + kLengthBytes);
+}
+
+double shares_messages(int workers, int hosts) noexcept {
+  const double n = workers;
+  const double h = hosts;
+  const double l = n / h;
+  return n - 1 + 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
 }
 
 }  // namespace dgc::exchange

@@ -82,36 +82,22 @@ double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcep
   return 2.0 * n * bits_of(transport) / 8.0 * (workers - 1) / workers;
 }
 
-double received_bytes(Algorithm algorithm, double message, double dense, int workers,
-                      int hosts) noexcept {
-  constexpr double kLength = 8.0;
+double received_bytes(Algorithm algorithm, double message, double dense, int workers) noexcept {
   constexpr double kChecksum = 8.0;  // of dense values
   const double n = workers;
   if (algorithm == Algorithm::owner) {
-    return 2.0 * (n - 1) * ((message - kEmptyMessage) / n + kEmptyMessage + kLength);
+    return 2.0 * (n - 1) * ((message - kEmptyMessage) / n + kEmptyMessage + kLengthBytes);
   }
-  if (algorithm == Algorithm::hierarchical) {
-    const double h = hosts;
-    const double l = n / h;
-    return (n - 1) * (kEmptyMessage + kLength) + (l - 1) * (4.0 * dense / l + kLength) +
-           (h - 1 + h * (l - 1)) * (message + kLength);
-  }
-  double bytes = (n - 1) * ((message > 0.0 ? message : kEmptyMessage) + kLength);
+  double bytes = (n - 1) * ((message > 0.0 ? message : kEmptyMessage) + kLengthBytes);
   if (dense > 0.0) {
-    bytes += (n - 1) * (8.0 * dense / n + 2.0 * kChecksum + kEmptyMessage + kLength);
+    bytes += (n - 1) * (8.0 * dense / n + 2.0 * kChecksum + kEmptyMessage + kLengthBytes);
   }
   return bytes;
 }
 
-double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
-                     int hosts) noexcept {
+double sent_messages(Algorithm algorithm, bool message, bool dense, int workers) noexcept {
   const double n = workers;
   if (algorithm == Algorithm::owner) return 2.0 * (n - 1);
-  if (algorithm == Algorithm::hierarchical) {
-    const double h = hosts;
-    const double l = n / h;
-    return n - 1 + 2.0 * ((l - 1) + (h - 1) + h * (l - 1));
-  }
   if (!message && !dense) return 0.0;
   // What is dense goes with the messages, and its sums come back.
   return dense ? 2.0 * (n - 1) : n - 1;

@@ -33,14 +33,14 @@ double allgather_bytes(const Load& tensor, ValueType values, int workers) noexce
 double dense_bytes(const Load& tensor, ValueType transport, int workers) noexcept;
 
 /// Bytes that a worker receives in a whole exchange (docs/exchange.md, "Algorithms"): `message` are
-/// those of a worker's message (of its share, under hierarchical), `dense` the elements that go
-/// densely as fp32.
-double received_bytes(Algorithm algorithm, double message, double dense, int workers,
-                      int hosts) noexcept;
+/// those of a worker's message, `dense` the elements that go densely as fp32. See shares_bytes for
+/// algorithms under which workers of a host have shares.
+double received_bytes(Algorithm algorithm, double message, double dense, int workers) noexcept;
+/// A message's length, as counted.
+inline constexpr double kLengthBytes = 8.0;
 /// A message with a notice and nothing else, but for the notice's bits.
 inline constexpr double kEmptyMessage = kMessageOverhead + 16.0;
 /// Messages that a worker sends for it, lengths included.
-double sent_messages(Algorithm algorithm, bool message, bool dense, int workers,
-                     int hosts) noexcept;
+double sent_messages(Algorithm algorithm, bool message, bool dense, int workers) noexcept;
 
 }  // namespace dgc::exchange

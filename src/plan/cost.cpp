@@ -7,6 +7,7 @@
 
 #include "dgc/schedule.h"
 #include "exchange/choose.h"
+#include "exchange/shares.h"
 
 namespace dgc::plan {
 namespace {
@@ -59,6 +60,15 @@ exchange::CostSetup exchange_setup(const Scenario& setup, int workers) {
   return seen;
 }
 
+/// The exchange's name for a method that compresses.
+Algorithm algorithm_of(Method method) {
+  if (method == Method::automatic) return Algorithm::automatic;
+  if (method == Method::allgather) return Algorithm::allgather;
+  if (method == Method::owner) return Algorithm::owner;
+  const auto all = algorithms();
+  return *std::find_if(all.begin(), all.end(), exchange::in_shares);
+}
+
 /// What `auto` sends densely: tensors of one dimension, and the others.
 struct Apart {
   bool whole;
@@ -104,8 +114,8 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
   part.elements = static_cast<double>(setup.model.sparse());
   switch (method) {
     case Method::owner:
-      traffic.received = exchange::received_bytes(Algorithm::owner, message, 0.0, n, n);
-      traffic.messages = exchange::sent_messages(Algorithm::owner, true, false, n, n);
+      traffic.received = exchange::received_bytes(Algorithm::owner, message, 0.0, n);
+      traffic.messages = exchange::sent_messages(Algorithm::owner, true, false, n);
       traffic.rounds = 2.0;
       // A worker adds up and selects again in its own range.
       part.encoded = k * (1.0 + 1.0 / n);
@@ -114,13 +124,13 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       part.elements *= 1.0 + 1.0 / n;
       spread(traffic, nodes, l);
       return traffic;
-    case Method::hierarchical: {
+    case Method::shares: {
       const double share = 1.0 / l;
       const double mine =
           sparse_bytes(setup, share) + whole_bytes(setup, share) + exchange::kEmptyMessage;
       const auto all = static_cast<double>(setup.model.parameters);
-      traffic.received = exchange::received_bytes(Algorithm::hierarchical, mine, all, n, nodes);
-      traffic.messages = exchange::sent_messages(Algorithm::hierarchical, true, true, n, nodes);
+      traffic.received = exchange::shares_bytes(mine, all, n, nodes);
+      traffic.messages = exchange::shares_messages(n, nodes);
       const double across = (nodes - 1.0) * (mine + 8.0);
       traffic.link = across * l;
       traffic.inside = traffic.received - across;
@@ -149,9 +159,9 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
       part.entries = rest_apart ? 0.0 : n * k;
       part.whole = whole_apart ? 0.0 : (n + 1.0) * whole;
       const bool apart = slices > 0.0;
-      const Algorithm algorithm = choose ? Algorithm::automatic : Algorithm::allgather;
-      traffic.received = exchange::received_bytes(algorithm, framed, slices, n, n);
-      traffic.messages = exchange::sent_messages(algorithm, sent > 0.0, apart, n, n);
+      const Algorithm algorithm = algorithm_of(method);
+      traffic.received = exchange::received_bytes(algorithm, framed, slices, n);
+      traffic.messages = exchange::sent_messages(algorithm, sent > 0.0, apart, n);
       traffic.rounds = apart ? 2.0 : 1.0;
       spread(traffic, nodes, l);
       return traffic;
@@ -161,22 +171,10 @@ Traffic sparse_traffic(const Scenario& setup, Method method, int nodes, Part& pa
 
 }  // namespace
 
-std::string_view title_of(Method method) noexcept {
-  switch (method) {
-    case Method::dense:
-      return "dense fp32";
-    case Method::dense16:
-      return "dense fp16";
-    case Method::automatic:
-      return "dgc auto";
-    case Method::allgather:
-      return "dgc allgather";
-    case Method::owner:
-      return "dgc owner";
-    case Method::hierarchical:
-      return "dgc hierarchical";
-  }
-  return "?";
+std::string title_of(Method method) {
+  if (method == Method::dense) return "dense fp32";
+  if (method == Method::dense16) return "dense fp16";
+  return "dgc " + std::string(name_of(algorithm_of(method)));
 }
 
 bool compresses(Method method) noexcept {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "dgc/costs.h"
@@ -29,11 +29,11 @@ struct Scenario {
   Costs costs;  ///< of one core; its link is not looked at
 };
 
-enum class Method { dense, dense16, automatic, allgather, owner, hierarchical };
+enum class Method { dense, dense16, automatic, allgather, owner, shares };
 inline constexpr Method kMethods[] = {Method::dense,     Method::dense16, Method::automatic,
-                                      Method::allgather, Method::owner,   Method::hierarchical};
+                                      Method::allgather, Method::owner,   Method::shares};
 /// "dense fp32", "dgc owner" …
-std::string_view title_of(Method method) noexcept;
+std::string title_of(Method method);
 bool compresses(Method method) noexcept;
 
 /// Seconds of a step, and where they go.
@@ -54,7 +54,7 @@ struct Prediction {
 
 /// Bytes of a worker's message.
 double message_bytes(const Scenario& setup);
-/// Hierarchical needs workers that share a node: otherwise it is what allgather is.
+/// Shares are those of a node's workers: with one on each node they are what allgather is.
 Prediction predict(const Scenario& setup, Method method, int nodes);
 /// All methods that make a difference in this setup.
 std::vector<Method> methods_for(const Scenario& setup);

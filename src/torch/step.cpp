@@ -125,7 +125,7 @@ void Sgd::Impl::apply(const Collected& collected, std::span<const std::span<floa
 
 void Sgd::Impl::describe_step(const Collected& collected) {
   double elements = 0.0;  // of the model
-  double share = 0.0;     // of it, what this worker compresses: all, unless hierarchical
+  double share = 0.0;     // of it, what this worker compresses: all, or its share of a host's
   double sparse = 0.0;
   double sparse_sent = 0.0;
   bool compressed = false;

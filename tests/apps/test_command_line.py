@@ -266,7 +266,7 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *common, "--latency", "5", says="--latency '5': has no unit (5ms?)")
         self.fails(1, *common, "--shared-cores", "0", says="--shared-cores '0'")
         self.fails(1, *common, "--values", "fp8", says="--values 'fp8': is unknown (fp32, fp16, bf16, int8 or sign)")
-        self.fails(1, *common, "--algorithm", "ring", says="--algorithm 'ring': is not one to plan with (auto, allgather or owner")
+        self.fails(1, *common, "--algorithm", "ring", says="--algorithm 'ring': is not one to plan with (one of auto, allgather, owner;")
         self.fails(1, *common, "--batch", "8", says="--batch: belongs to --measure")
         self.fails(1, *common, "--inside-bandwidth", "1Gbps", says="a node has one worker")
         self.fails(1, *common, "--chart", "a.png", says="is neither .svg nor .html (a.svg?)")

@@ -81,7 +81,7 @@ TEST(PlanCost, BytesAreThoseOfTheExchange) {
   EXPECT_DOUBLE_EQ(predict(setup, Method::dense, 8).received_bytes, 8.0 * 60'965'224 * 7 / 8);
   EXPECT_DOUBLE_EQ(predict(setup, Method::allgather, 8).received_bytes, 7 * (message + 8.0));
   EXPECT_DOUBLE_EQ(predict(setup, Method::owner, 8).received_bytes,
-                   exchange::received_bytes(Algorithm::owner, message, 0.0, 8, 8));
+                   exchange::received_bytes(Algorithm::owner, message, 0.0, 8));
   EXPECT_LE(predict(setup, Method::automatic, 8).step, predict(setup, Method::allgather, 8).step);
 }
 
@@ -91,7 +91,7 @@ TEST(PlanCost, AutoGoesDenseWhereTheExchangeDoes) {
   const Prediction dense = predict(setup, Method::dense, 64);
   EXPECT_DOUBLE_EQ(
       predict(setup, Method::automatic, 64).received_bytes,
-      exchange::received_bytes(Algorithm::dense, 0.0, dense.received_bytes * 64 / 63 / 8, 64, 64));
+      exchange::received_bytes(Algorithm::dense, 0.0, dense.received_bytes * 64 / 63 / 8, 64));
   EXPECT_GT(predict(setup, Method::allgather, 64).received_bytes, 4 * dense.received_bytes);
 }
 
@@ -148,7 +148,7 @@ TEST(PlanCost, HierarchicalSparesTheLink) {
   setup.workers_per_node = 4;
   EXPECT_EQ(methods_for(setup).size(), 6u);
   const Prediction flat = predict(setup, Method::allgather, 8);
-  const Prediction deep = predict(setup, Method::hierarchical, 8);
+  const Prediction deep = predict(setup, Method::shares, 8);
   EXPECT_EQ(deep.workers, 32);
   EXPECT_LT(deep.link_bytes, flat.link_bytes / 3);
 }

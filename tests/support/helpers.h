@@ -35,7 +35,7 @@ inline ErrorCode code_of(const std::function<void()>& work) {
 struct Worker {
   Worker(std::vector<TensorSpec> specs, CompressOptions options, std::uint32_t rank = 0,
          std::uint32_t workers = 1)
-      : state(std::move(specs), rank, workers, options.momentum != 0.0f),
+      : state(std::move(specs), rank, workers, options.needs_velocity()),
         compressor(state, std::move(options)) {}
 
   /// Compresses one gradient per tensor; the message of this step.
