@@ -8,6 +8,7 @@ set(with_threads
   engine/test_group.cpp
   exchange/test_cost.cpp
   exchange/test_exchange.cpp
+  exchange/test_global_momentum.cpp
   exchange/test_owner.cpp)
 set(without_threads
   base/test_difference.cpp
@@ -63,11 +64,11 @@ if(DGC_WITH_MPI AND NOT DGC_SANITIZE)
     add_test(NAME mpi_conformance_${ranks}
              COMMAND ${mpirun} -n ${ranks} $<TARGET_FILE:test_mpi> conformance)
   endforeach()
-  foreach(what IN ITEMS owned first_cause stalled)
+  foreach(what IN ITEMS owned ahead first_cause stalled)
     add_test(NAME mpi_${what} COMMAND ${mpirun} -n 3 $<TARGET_FILE:test_mpi> ${what})
   endforeach()
   set_tests_properties(mpi_conformance_1 mpi_conformance_2 mpi_conformance_3 mpi_conformance_4
-                       mpi_conformance_7 mpi_conformance_8 mpi_owned mpi_first_cause mpi_stalled
+                       mpi_conformance_7 mpi_conformance_8 mpi_owned mpi_ahead mpi_first_cause mpi_stalled
                        PROPERTIES TIMEOUT 120 FAIL_REGULAR_EXPRESSION "test_mpi: failed")
 endif()
 

@@ -33,6 +33,7 @@ using nlohmann::json;
 
 struct Options {
   std::string config, out, resume;
+  bool no_momentum_correction = false;
   bool list = false, print_config = false, quiet = false, as_json = false;
   /// What the flags say, by the names of the fields.
   std::vector<std::pair<const train::Field*, CLI::Option*>> flags;
@@ -97,6 +98,7 @@ json given_settings(const Options& options) {
     if (option->count() == 0) continue;
     given[field->name] = train::parse_value(*field, option->as<std::string>());
   }
+  if (options.no_momentum_correction) given["momentum-correction"] = "off";
   train::Settings checked;
   train::apply(checked, given, options.config.empty() ? "train" : options.config);
   return given;
@@ -248,6 +250,9 @@ void add_train(CLI::App& app) {
     }
     option->group(field.section);
     options->flags.emplace_back(&field, option);
+    if (field.name == "momentum-correction") {  // a switch up to version 0.2
+      command->add_flag("--no-momentum-correction", options->no_momentum_correction)->group("");
+    }
   }
   command->callback([options] {
     const int status = run(*options);

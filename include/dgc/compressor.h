@@ -32,11 +32,25 @@ std::span<const Selection> selections() noexcept;
 /// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
 Selection parse_selection(std::string_view name);
 
+/// How momentum and sparse sending go together. At ratio 1 all three are momentum SGD.
+enum class MomentumCorrection {
+  local,   ///< the paper's: each worker accumulates a velocity u of its own, and v sums it up
+  global,  ///< momentum of what all workers applied: m/N of it goes back into v. No u, no masking
+  off,     ///< v accumulates plain gradients; whoever applies the sum adds momentum to it
+};
+std::string_view name_of(MomentumCorrection correction) noexcept;
+/// All of them.
+std::span<const MomentumCorrection> momentum_corrections() noexcept;
+/// Inverse of name_of; "true" is local and "false" is off, as in files of version 0.2. Throws
+/// Error(invalid_argument) that lists the accepted names.
+MomentumCorrection parse_momentum_correction(std::string_view name);
+
 struct CompressOptions {
   Schedule schedule{0.001};
   float momentum = 0.9f;  ///< m; 0 turns momentum correction off
   bool nesterov = false;
-  bool masking = true;     ///< momentum factor masking
+  MomentumCorrection momentum_correction = MomentumCorrection::local;
+  bool masking = true;     ///< momentum factor masking; of local correction only
   double clip_norm = 0.0;  ///< threshold for the global gradient norm; 0 turns clipping off
   Selection selection = Selection::reuse;
   ValueType values = ValueType::fp32;
@@ -44,6 +58,16 @@ struct CompressOptions {
   IndexCoding indices = IndexCoding::automatic;
   std::uint32_t schema = 0;  ///< copied to MessageHeader::schema
   int threads = 1;           ///< including the calling one; results do not depend on it
+
+  /// Whether a State needs a velocity for these options.
+  bool needs_velocity() const noexcept {
+    return momentum != 0.0f && momentum_correction == MomentumCorrection::local;
+  }
+  /// What of an applied sum goes back into the residuals of all workers together: m with global
+  /// correction, else 0.
+  float feedback() const noexcept {
+    return momentum_correction == MomentumCorrection::global ? momentum : 0.0f;
+  }
 };
 
 /// A tensor's gradient: the mean over the local mini-batch, not yet divided by the workers.
@@ -65,15 +89,15 @@ struct TensorStats {
 /// One step of a worker:
 ///
 ///     const std::size_t bytes = compressor.compress(gradients, buffer);
-///     … send buffer[0, bytes), receive and decode_add everybody's …
+///     … send buffer[0, bytes), receive and decode_add everybody's, and tell applied() …
 ///     compressor.commit();     // or restore(), if the exchange failed
 ///
 /// A step may be compressed in several calls (buckets), each with other tensors. Tensors that are
 /// in no call keep their u and v. The State must outlive the Compressor and must not be moved.
 class Compressor {
  public:
-  /// Throws Error(invalid_argument) for options outside their domain, and when momentum is not 0
-  /// but the state has no velocity.
+  /// Throws Error(invalid_argument) for options outside their domain, and when they need a
+  /// velocity that the state does not have.
   Compressor(State& state, CompressOptions options);
   ~Compressor();
   Compressor(const Compressor&) = delete;
@@ -112,6 +136,9 @@ class Compressor {
                        const Call& call);
   std::size_t compress(std::span<const Gradient> gradients, std::span<std::byte> out);
 
+  /// With global momentum correction: this message is part of the sum that all workers apply.
+  /// Called for each, in the order of the ranks, before commit(). Does nothing otherwise.
+  void applied(const CheckedMessage& message);
   /// The step was delivered: advances the state's step.
   void commit();
   /// The step was not delivered: u and v get back, bit for bit, what was selected from them. The

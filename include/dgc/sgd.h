@@ -87,11 +87,15 @@ struct SgdOptions {
   }
   float momentum() const noexcept { return compress.momentum; }
   DGC_PART_ARG(bool, compress, nesterov)
-  /// Momentum correction: u and v accumulate velocities. Without it, only for comparison, v
-  /// accumulates plain gradients and momentum is applied after the exchange, to the sum of what was
-  /// sent: gradient dropping, the paper's eq. 5. Nothing is masked then.
-  TORCH_ARG(bool, momentum_correction) = true;
-  /// Momentum factor masking.
+  /// How momentum and sparse sending go together: local is the paper's; global suits many workers;
+  /// off, only for comparison, applies momentum after the exchange, to the sum of what was sent:
+  /// gradient dropping, the paper's eq. 5.
+  DGC_PART_ARG(MomentumCorrection, compress, momentum_correction)
+  /// As in version 0.2: true is local, false is off.
+  SgdOptions& momentum_correction(bool on) {
+    return momentum_correction(on ? MomentumCorrection::local : MomentumCorrection::off);
+  }
+  /// Momentum factor masking; of local correction only.
   DGC_PART_ARG(bool, compress, masking)
   /// Largest L2 norm of the gradient averaged over all workers; each clips its own by N^-1/2 of it.
   /// 0 turns clipping off. Turns overlap off: the norm is known after backward only.
@@ -282,7 +286,7 @@ class Sgd : public torch::optim::Optimizer {
   SgdReport report() const;
   const SgdOptions& options() const noexcept;
   /// u and v of this rank. After a step that failed they hold its gradients, as if it had sent
-  /// nothing (but for the hierarchical algorithm, where a host's mean may never have been known).
+  /// nothing (but where workers of a host share a state: its mean may never have been known).
   const State& state_of_rank() const noexcept;
   /// What the algorithm `automatic` chooses by.
   const Costs& costs() const noexcept;

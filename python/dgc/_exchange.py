@@ -14,7 +14,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 import torch
 
 from . import _core
-from ._residuals import CoreResiduals, Part
+from ._residuals import CoreResiduals, Given, Part
 from ._rounds import agree, begin_round, has_owners, slot_for, wait_for
 from ._transport import Gathered, Round, Swap
 from .state import DGCState, StepStats
@@ -150,12 +150,11 @@ def send(
             if state._failure is not None:
                 raise state._failure
             notice = _core.Notice(number, present, parameters=_parameters_hash(state, pieces))
+            given = Given(parts, notice, 1.0 / loss_scale, norm)
             if isinstance(state._residuals, CoreResiduals) and owners:
-                outgoing = state._residuals.compress_for_owners(
-                    parts, notice, 1.0 / loss_scale, norm
-                )
+                outgoing = state._residuals.compress_for_owners(given)
             else:
-                size = state._residuals.compress(parts, notice, slot, 1.0 / loss_scale, norm)
+                size = state._residuals.compress(given, slot)
         except Exception as error:  # the others wait for a message: tell them, and raise with them
             notice = _core.Notice(number, present, failure=_cause(error))
             size = state._residuals.notice_message(notice, slot)
@@ -245,6 +244,8 @@ def _receive(
         parcels = state._residuals.check(
             wait_for(state, exchange.swap, wait), exchange.notice, exchange.parts
         )
+        with exchange.life:  # not while another bucket is compressed
+            state._residuals.feed_back(parcels)
         return _add(state, exchange, parcels, parcels.merged.present)
     chosen = chosen or _choose(state, exchange)
     try:

@@ -54,6 +54,11 @@ class Options:
         0.9, Kind(_check.within(0.0, 1.0).wanted, _momentum), "0.9",
         "of SGD; 0 turns momentum correction off. The optimizer has none.", RANKS, CORE)
     nesterov: bool = _option(False, _check.FLAG, "True", "Nesterov momentum.", RANKS, CORE)
+    momentum_correction: str = _option(
+        "local", _check.one_of(("local", "global")), "'global'",
+        "\"local\": the paper's, each rank accumulates a velocity of its own. \"global\": momentum "
+        "of what all ranks applied, for many ranks; no velocity, and nothing is masked.",
+        RANKS, CORE)
     clip_norm: float = _option(
         0.0, _check.optional(_check.within(0.0), 0.0), "0.25",
         "largest L2 norm of the gradient averaged over all workers; each worker clips its own "
@@ -130,6 +135,16 @@ class Options:
         return "".join(
             f"    :param {f.name}: {f.metadata['doc']}\n" for f in dataclasses.fields(cls)
         )
+
+    @property
+    def has_velocity(self) -> bool:
+        """Whether a rank has u beside v."""
+        return self.momentum != 0.0 and self.momentum_correction == "local"
+
+    @property
+    def feedback(self) -> float:
+        """m, where that much of an applied sum goes back into the residuals of all ranks."""
+        return self.momentum if self.momentum_correction == "global" else 0.0
 
     def _used(self, use: str) -> Iterator[Tuple[str, Any]]:
         for option in dataclasses.fields(self):

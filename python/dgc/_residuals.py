@@ -44,6 +44,15 @@ class Part(NamedTuple):
     present: bool  # False: this rank has none, and the values are zero
 
 
+class Given(NamedTuple):
+    """What a message is made of."""
+
+    parts: Sequence[Part]
+    notice: _core.Notice
+    scale: float
+    norm: Optional[float]  # of the whole step; None: that of the parts
+
+
 def _arrays(parts: Sequence[Part]) -> List[Tuple[int, int, int]]:
     return [(p.tensor, p.values.data_ptr(), p.values.numel()) for p in parts]
 
@@ -115,19 +124,17 @@ class Residuals(abc.ABC):
         """L2 norm of all parts together."""
 
     @abc.abstractmethod
-    def compress(
-        self,
-        parts: Sequence[Part],
-        notice: _core.Notice,
-        out: torch.Tensor,
-        scale: float,
-        norm: Optional[float],
-    ) -> int:
+    def compress(self, given: Given, out: torch.Tensor) -> int:
         """Accumulates, selects, and writes the message to `out`. Returns its size."""
 
     @abc.abstractmethod
     def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
         """Adds everybody's messages, in the order of the ranks."""
+
+    @abc.abstractmethod
+    def feed_back(self, parcels: _core.Parcels) -> None:
+        """With global momentum, m/N of these messages, which all ranks apply, goes back into v with
+        the commit."""
 
     @abc.abstractmethod
     def commit(self, frozen: Sequence[int]) -> None:
@@ -173,10 +180,9 @@ class CoreResiduals(Residuals):
     def norm(self, parts: Sequence[Part]) -> float:
         return self._session.norm(_arrays(parts))
 
-    def compress_for_owners(
-        self, parts: Sequence[Part], notice: _core.Notice, scale: float, norm: Optional[float]
-    ) -> List[torch.Tensor]:
+    def compress_for_owners(self, given: Given) -> List[torch.Tensor]:
         """As compress: a message for each rank."""
+        parts, notice, scale, norm = given
         slices = self._session.compress_for_owners(_arrays(parts), notice, scale, norm)
         return [torch.frombuffer(one, dtype=torch.uint8) for one in slices]
 
@@ -187,20 +193,17 @@ class CoreResiduals(Residuals):
         chosen = self._session.choose([part.tensor for part in parts], slices, notice)
         return torch.frombuffer(chosen, dtype=torch.uint8)
 
-    def compress(
-        self,
-        parts: Sequence[Part],
-        notice: _core.Notice,
-        out: torch.Tensor,
-        scale: float,
-        norm: Optional[float],
-    ) -> int:
+    def compress(self, given: Given, out: torch.Tensor) -> int:
+        parts, notice, scale, norm = given
         return self._session.compress(
             _arrays(parts), notice, out.data_ptr(), out.numel(), scale, norm
         )
 
     def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
         parcels.add_to(_arrays(parts), alpha)
+
+    def feed_back(self, parcels: _core.Parcels) -> None:
+        self._session.feed_back(parcels)
 
     def commit(self, frozen: Sequence[int]) -> None:
         self._session.commit(list(frozen))
@@ -209,7 +212,7 @@ class CoreResiduals(Residuals):
         self._session.restore()
 
     def part(self, name: str, tensor: int) -> Optional[torch.Tensor]:
-        if name == "velocity" and self._setting.options.momentum == 0.0:
+        if name == "velocity" and not self._setting.options.has_velocity:
             return None
         where = self._session.velocity if name == "velocity" else self._session.residual
         address, elements = where(tensor)

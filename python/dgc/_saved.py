@@ -154,8 +154,9 @@ def _check_one(saved: Saved, residuals: Residuals) -> None:
         was = saved.get("options", {}).get("momentum", "on" if saved["velocity"] else "off")
         _mismatch(
             "momentum",
-            f"was {was} when this was saved; there is a velocity with momentum only",
-            "make the state with the momentum that was used",
+            f"was {was} when this was saved; there is a velocity with momentum and local "
+            "momentum correction only",
+            "make the state with the momentum and momentum_correction that were used",
         )
     for t, spec in enumerate(residuals.specs):
         for part in PARTS:

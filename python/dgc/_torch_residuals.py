@@ -5,12 +5,12 @@ through the host, where libdgc encodes and decodes them, so that the bytes are t
 """
 
 import math
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from . import _core
-from ._residuals import Part, Residuals, Setting
+from ._residuals import Given, Part, Residuals, Setting
 
 
 class _Undo(NamedTuple):
@@ -32,12 +32,14 @@ class TorchResiduals(Residuals):
         self._options, self._rank, self._workers = setting.options, setting.rank, setting.workers
         self._v = [torch.zeros(s.elements, device=d) for s, d in zip(setting.specs, devices)]
         self._u = (
-            [torch.zeros_like(v) for v in self._v] if setting.options.momentum != 0.0 else None
+            [torch.zeros_like(v) for v in self._v] if setting.options.has_velocity else None
         )
         self._undo: Dict[int, _Undo] = {}
         self._kept: Dict[int, _Undo] = (
             {}
         )  # u and v of tensors without gradient here, before the step
+        # Tensor, positions and values that go into v with the commit: global momentum.
+        self._momentum: List[Tuple[int, torch.Tensor, torch.Tensor]] = []
         self._sent = [0] * len(setting.specs)
         self.step = 0
         self.clip_factor = 1.0
@@ -102,6 +104,11 @@ class TorchResiduals(Residuals):
         # As libdgc: a velocity that has decayed below the normal range is dropped, after v had it.
         u.masked_fill_(~(u.abs() >= _LEAST_VELOCITY), 0.0)
 
+    def _ahead(self, factor: float) -> float:
+        """m times the factor of gradients, rounded as libdgc does."""
+        m, scale = torch.tensor([self._options.feedback, factor], dtype=torch.float32)
+        return float(m * scale)
+
     def _select(self, tensor: int) -> Optional[torch.Tensor]:
         """Positions of the k largest, ties to the lower one; None for all."""
         v, k = self._v[tensor], self.entries(tensor, self.step)
@@ -115,14 +122,8 @@ class TorchResiduals(Residuals):
         nonzero: torch.Tensor = chosen[v[chosen].to(torch.bool)]  # zeros are not sent
         return nonzero
 
-    def compress(
-        self,
-        parts: Sequence[Part],
-        notice: _core.Notice,
-        out: torch.Tensor,
-        scale: float,
-        norm: Optional[float],
-    ) -> int:
+    def compress(self, given: Given, out: torch.Tensor) -> int:
+        parts, notice, scale, norm = given
         for part in parts:
             if part.tensor in self._undo:
                 _core.fail(
@@ -143,6 +144,10 @@ class TorchResiduals(Residuals):
             self._accumulate(part, factor)
             indices = self._select(t)
             values = (self._v[t] if indices is None else self._v[t][indices]).cpu()
+            if self._options.nesterov and self._options.feedback != 0.0:
+                # What is sent runs ahead of v by m·g; that much less stays behind.
+                g = part.values if indices is None else part.values[indices]
+                values = values + (g * self._ahead(factor)).cpu()
             if not torch.isfinite(values).all():
                 _core.fail(
                     "nonfinite_residual",
@@ -214,7 +219,23 @@ class TorchResiduals(Residuals):
         if undo.velocity is not None and self._u is not None:
             self._u[tensor][where] = undo.velocity
 
+    def feed_back(self, parcels: _core.Parcels) -> None:
+        if self._options.feedback == 0.0:
+            return
+        m = torch.tensor(self._options.feedback, dtype=torch.float32)
+        share = float(m / self._workers)
+        for rank in range(self._workers):
+            for tensor, _, positions, values in parcels.entries(rank):
+                added = torch.frombuffer(values, dtype=torch.float32) * share
+                self._momentum.append(
+                    (tensor, torch.frombuffer(positions, dtype=torch.int64), added)
+                )
+
     def commit(self, frozen: Sequence[int]) -> None:
+        for tensor, positions, added in self._momentum:
+            v = self._v[tensor]
+            v.index_add_(0, positions.to(v.device), added.to(v.device))
+        self._momentum.clear()
         for tensor in frozen:
             if tensor in self._kept:
                 self._put_back(tensor, self._kept[tensor])
@@ -223,6 +244,7 @@ class TorchResiduals(Residuals):
         self.step += 1
 
     def restore(self) -> None:
+        self._momentum.clear()
         for undone in (self._undo, self._kept):
             for tensor, undo in undone.items():
                 self._put_back(tensor, undo)

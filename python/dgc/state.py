@@ -87,6 +87,7 @@ class DGCState:
         indices: str = Options.indices,
         selection: str = Options.selection,
         masking: bool = Options.masking,
+        momentum_correction: str = Options.momentum_correction,
         nonfinite: Optional[str] = Options.nonfinite,
         check_parameters_every: int = Options.check_parameters_every,
         algorithm: str = Options.algorithm,

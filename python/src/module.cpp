@@ -160,6 +160,7 @@ void bind_session(py::module_& m) {
             return bytearray_of(std::span<const std::byte>(chosen));
           },
           "tensors"_a, "slices"_a, "notice"_a)
+      .def("feed_back", &Session::feed_back, "parcels"_a, Unlocked())
       .def("commit", &Session::commit, "frozen"_a, Unlocked())
       .def("restore", &Session::restore, Unlocked())
       .def(

@@ -23,7 +23,7 @@ std::vector<float> copy_of(std::span<const float> values) { return {values.begin
 
 Session::Session(std::vector<TensorSpec> tensors, std::uint32_t rank, std::uint32_t workers,
                  const CompressOptions& options)
-    : state_(std::move(tensors), rank, workers, options.momentum != 0.0f),
+    : state_(std::move(tensors), rank, workers, options.needs_velocity()),
       compressor_(state_, options) {}
 
 double Session::norm(const std::vector<Array>& gradients) const {
@@ -72,6 +72,18 @@ std::vector<std::byte> Session::choose(const std::vector<std::size_t>& tensors,
   for (std::size_t rank = 0; rank < slices.size(); ++rank) messages.push_back(&slices.of(rank));
   return exchange::Owners(state_, options(), state_.step(), tensors)
       .choose(messages, notice, changes_);
+}
+
+void Session::feed_back(const Parcels& parcels) {
+  const float share = options().feedback() / static_cast<float>(state_.workers());
+  if (share == 0.0f) return;
+  for (std::size_t rank = 0; rank < parcels.size(); ++rank) {
+    for (const Entries& entries : decode_entries(parcels.of(rank), kMaxElements)) {
+      for (std::size_t i = 0; i < entries.values.size(); ++i) {
+        changes_.errors.push_back({entries.tensor, entries.indices[i], share * entries.values[i]});
+      }
+    }
+  }
 }
 
 void Session::put_back(const Kept& kept) noexcept {

@@ -93,6 +93,9 @@ class Session {
   std::vector<std::byte> choose(const std::vector<std::size_t>& tensors, const Parcels& slices,
                                 const Notice& notice);
 
+  /// With global momentum: these messages are part of the sum that all ranks apply. m/N of them
+  /// goes back into v with the commit. Not for those of owners, who keep m of it themselves.
+  void feed_back(const Parcels& parcels);
   /// The step was delivered; no rank had a gradient of `frozen`.
   void commit(const std::vector<std::size_t>& frozen);
   /// The step was not delivered.
@@ -110,7 +113,7 @@ class Session {
   State state_;
   Compressor compressor_;
   std::vector<Kept> kept_;          // of the current step
-  exchange::OwnerChanges changes_;  // of the current step
+  exchange::OwnerChanges changes_;  // of the current step, for the commit
 };
 
 }  // namespace dgc::python

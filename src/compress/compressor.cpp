@@ -110,7 +110,7 @@ double Compressor::Impl::norm(std::span<const Gradient> gradients) {
 float Compressor::Impl::scale_for(std::span<const Gradient> gradients, const Call& call) {
   if (!std::isfinite(call.scale)) reject("scale", fmt::format("{} is not finite", call.scale));
   const double workers = state.workers();
-  const double scale = call.scale / workers;
+  const double factor = call.scale / workers;
   clip_factor = 1.0;
   if (options.clip_norm > 0.0) {
     const double all = call.norm ? *call.norm : norm(gradients);
@@ -133,10 +133,10 @@ float Compressor::Impl::scale_for(std::span<const Gradient> gradients, const Cal
     // The local share of the threshold is N^-1/2 of it, on gradients already scaled by 1/N: N
     // independent gradients of that norm add up to the global one (paper, section 3.2).
     const double local = options.clip_norm / std::sqrt(workers);
-    const double scaled_norm = all * std::fabs(scale);
+    const double scaled_norm = all * std::fabs(factor);
     if (scaled_norm > local) clip_factor = local / scaled_norm;
   }
-  return static_cast<float>(scale * clip_factor);
+  return static_cast<float>(factor * clip_factor);
 }
 
 void Compressor::Impl::plan(std::span<const Gradient> gradients) {
@@ -158,9 +158,9 @@ void Compressor::Impl::plan(std::span<const Gradient> gradients) {
   }
 }
 
-float Compressor::Impl::begin(std::span<const Gradient> gradients, const Call& call) {
+void Compressor::Impl::begin(std::span<const Gradient> gradients, const Call& call) {
   const Clock::time_point start = Clock::now();
-  const float scale = scale_for(gradients, call);
+  scale = scale_for(gradients, call);
   if (!step_open) {
     std::fill(stats.begin(), stats.end(), TensorStats{});
     step_open = true;
@@ -173,7 +173,6 @@ float Compressor::Impl::begin(std::span<const Gradient> gradients, const Call& c
     slots[job.tensor].undo.whole.clear();
   }
   seconds.select += seconds_since(start);
-  return scale;
 }
 
 void Compressor::Impl::place_frames(std::span<std::byte> room) {
@@ -184,13 +183,14 @@ void Compressor::Impl::place_frames(std::span<std::byte> room) {
   }
 }
 
-void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& mine) const {
+void Compressor::Impl::guess_threshold(TensorJob& job, Scratch& mine) const {
   if (job.whole || options.selection == Selection::exact) return;
   if (options.selection == Selection::reuse) {
     const CarriedThreshold& carried = slots[job.tensor].carried;
     job.threshold = carried.guess(job.k);
     if (job.threshold != kNoCandidates) {
-      job.sure = std::max(job.threshold, carried.sure(job.k));
+      // What runs ahead of v is not v: it cannot be taken out before it is known.
+      if (look_ahead() == 0.0f) job.sure = std::max(job.threshold, carried.sure(job.k));
       return;
     }
   }
@@ -204,7 +204,7 @@ void Compressor::Impl::guess_threshold(TensorJob& job, float scale, Scratch& min
                                     job.k, mine.trim.magnitudes);
 }
 
-void Compressor::Impl::accumulate_piece(std::size_t index, float scale) {
+void Compressor::Impl::accumulate_piece(std::size_t index) {
   const TensorPiece& piece = pieces[index];
   TensorJob& job = jobs[piece.slot];
   CandidateList& list = candidates_of(job)[index - job.first_piece];
@@ -373,17 +373,17 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   return compress(gradients, out, Call{});
 }
 
-void Compressor::Impl::run(float scale) {
+void Compressor::Impl::run() {
   const Clock::time_point start = Clock::now();
   const auto scratch_of = [this](int worker) -> Scratch& {
     return scratch[static_cast<std::size_t>(worker)];
   };
   pool.run(jobs.size(),
-           [&](std::size_t i, int worker) { guess_threshold(jobs[i], scale, scratch_of(worker)); });
+           [&](std::size_t i, int worker) { guess_threshold(jobs[i], scratch_of(worker)); });
   for (const TensorJob& job : jobs) slots[job.tensor].accumulated = true;
   Clock::time_point accumulated;
   try {
-    pool.run(pieces.size(), [&](std::size_t i, int) { accumulate_piece(i, scale); });
+    pool.run(pieces.size(), [&](std::size_t i, int) { accumulate_piece(i); });
     throw_if_nonfinite();
     accumulated = Clock::now();
     for (Scratch& thread : scratch) thread.select_seconds = thread.encode_seconds = 0.0;
@@ -420,14 +420,14 @@ std::size_t Compressor::compress(std::span<const Gradient> gradients, std::span<
   my.check_call(gradients);
   const std::size_t notice = call.notice != nullptr ? notice_bytes(*call.notice) : 0;
   my.check_room(gradients, out.size() - std::min(out.size(), notice));
-  const float scale = my.begin(gradients, call);
+  my.begin(gradients, call);
   MessageHeader header{.step = my.state.step(),
                        .schema = my.options.schema,
                        .sender = static_cast<std::uint16_t>(my.state.rank())};
   if (call.notice != nullptr) header.notice = *call.notice;
   MessageWriter writer(out, header);
   my.place_frames(writer.room());
-  my.run(scale);
+  my.run();
   const Clock::time_point start = Clock::now();
   for (const TensorJob& job : my.jobs) {
     writer.settle(static_cast<std::uint32_t>(job.tensor),
@@ -450,14 +450,14 @@ void compress::Internals::lay_out(Compressor& compressor, std::span<const Gradie
                 fmt::format("room for {} elements, the gradients have {}", values.size(), total));
   }
   std::fill(values.begin(), values.end(), 0.0f);
-  const float scale = my.begin(gradients, call);
+  my.begin(gradients, call);
   std::size_t at = 0;
   for (TensorJob& job : my.jobs) {
     job.laid_out = true;
     job.target = values.subspan(at, job.gradient.size());
     at += job.gradient.size();
   }
-  my.run(scale);
+  my.run();
   for (const TensorJob& job : my.jobs) {
     const std::size_t bytes = wire::value_bytes(transport, job.gradient.size());
     my.stats[job.tensor].frame = {.tensor = static_cast<std::uint32_t>(job.tensor),
@@ -468,6 +468,16 @@ void compress::Internals::lay_out(Compressor& compressor, std::span<const Gradie
                                   .bytes = bytes,
                                   .value_bytes = bytes};
   }
+}
+
+void Compressor::applied(const CheckedMessage& message) {
+  const float feedback = impl_->options.feedback();
+  if (feedback == 0.0f) return;
+  std::vector<std::span<float>> residuals;
+  for (std::size_t t = 0; t < impl_->slots.size(); ++t) {
+    residuals.push_back(impl_->state.residual(t));
+  }
+  decode_add(message, residuals, feedback / static_cast<float>(impl_->state.workers()));
 }
 
 void Compressor::commit() {

@@ -102,13 +102,15 @@ struct Compressor::Impl {
   std::vector<compress::TensorJob> jobs;
   std::vector<compress::TensorPiece> pieces;
   double clip_factor = 1.0;
+  float scale = 0.0f;  // of the gradients of this call: 1/N, the caller's factor and clipping
   Seconds seconds;
   bool step_open = false;  // something was compressed since the last commit or restore
 
   Impl(State& s, CompressOptions o)
       : state(s),
         options(std::move(o)),
-        rule(compress::rule_of(options.momentum, options.nesterov)),
+        rule(compress::rule_of(options.needs_velocity() ? options.momentum : 0.0f,
+                               options.nesterov)),
         kernels(compress::active_kernels()),
         rice(wire::rice_kernels(kernels.name)),
         pool(options.threads),
@@ -125,6 +127,8 @@ struct Compressor::Impl {
   }
   /// Whether what is sent leaves 0 behind in u.
   bool masks() const noexcept { return options.masking && rule != compress::Rule::plain; }
+  /// What is sent runs ahead of v by this much of its gradient: global momentum with Nesterov.
+  float look_ahead() const noexcept { return options.nesterov ? options.feedback() * scale : 0.0f; }
   ValueType values_of(bool whole) const { return whole ? options.dense_values : options.values; }
 
   std::size_t frame_bound_of(std::size_t tensor) const {
@@ -144,8 +148,8 @@ struct Compressor::Impl {
   double norm(std::span<const Gradient> gradients);
   float scale_for(std::span<const Gradient> gradients, const Call& call);
   void plan(std::span<const Gradient> gradients);
-  void guess_threshold(compress::TensorJob& job, float scale, compress::Scratch& mine) const;
-  void accumulate_piece(std::size_t piece, float scale);
+  void guess_threshold(compress::TensorJob& job, compress::Scratch& mine) const;
+  void accumulate_piece(std::size_t piece);
   void throw_if_nonfinite() const;
   std::uint32_t reselect(const compress::TensorJob& job, compress::Scratch& mine);
   void select_sparse(compress::TensorJob& job, compress::Scratch& mine);
@@ -158,10 +162,10 @@ struct Compressor::Impl {
   /// Tells each job where its frame goes: no two can meet, however long they get.
   void place_frames(std::span<std::byte> room);
   void finish_job(compress::TensorJob& job, compress::Scratch& mine);
-  /// Plans the call, with a clean sheet for each of its tensors. Returns the gradients' factor.
-  float begin(std::span<const Gradient> gradients, const Call& call);
+  /// Plans the call, with a clean sheet for each of its tensors.
+  void begin(std::span<const Gradient> gradients, const Call& call);
   /// Accumulates, selects and delivers each tensor, to where its job says.
-  void run(float scale);
+  void run();
 
   // deliver.cpp: the selection becomes a frame, or is laid out in job.target; then it leaves v and
   // u, and is remembered until the commit.
@@ -173,6 +177,7 @@ struct Compressor::Impl {
   void gather_checked(const compress::TensorJob& job, bool with_velocities,
                       compress::Scratch& mine);
   void deliver_whole(const compress::TensorJob& job, compress::Scratch& mine);
+  void deliver_ahead(const compress::TensorJob& job, compress::Scratch& mine);
   void take_out_exact(const compress::TensorJob& job, const compress::Scratch& mine);
   void take_out_rounded(const compress::TensorJob& job, compress::Scratch& mine);
   std::span<compress::CandidateList> candidates_of(const compress::TensorJob& job) {

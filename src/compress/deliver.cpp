@@ -19,6 +19,10 @@ constexpr std::size_t kAhead = 16;
 }  // namespace
 
 void Compressor::Impl::deliver_sparse(const TensorJob& job, Scratch& mine) {
+  if (look_ahead() != 0.0f) {
+    deliver_ahead(job, mine);
+    return;
+  }
   if (job.laid_out) {
     lay_out_sparse(job, mine);
   } else if (values_of(false) != ValueType::fp32) {
@@ -137,23 +141,60 @@ void Compressor::Impl::take_out_rounded(const TensorJob& job, Scratch& mine) {
   stats[job.tensor].sent = sent;
 }
 
+/// Global momentum with Nesterov: what is sent runs ahead of v by m·g, and that much less stays
+/// behind, to be made good when the entry is sent again.
+void Compressor::Impl::deliver_ahead(const TensorJob& job, Scratch& mine) {
+  gather(kernels, candidates_of(job), slots[job.tensor].undo.selection, false, mine.selected);
+  SelectedEntries& selected = mine.selected;
+  const std::span<float> v = state.residual(job.tensor);
+  for (std::size_t i = 0; i < selected.indices.size(); ++i) {
+    selected.values[i] += look_ahead() * job.gradient[selected.indices[i]];
+  }
+  check_finite(job, selected.values, selected.indices);
+  mine.decoded = selected.values;
+  if (!job.laid_out) {
+    stats[job.tensor].frame =
+        wire::encode_checked({.tensor = static_cast<std::uint32_t>(job.tensor),
+                              .elements = job.gradient.size(),
+                              .indices = selected.indices,
+                              .values = selected.values,
+                              .value_type = values_of(false),
+                              .coding = coding_of(false)},
+                             job.frame, mine.decoded);
+  }
+  for (std::size_t i = 0; i < selected.indices.size(); ++i) {
+    const std::uint32_t index = selected.indices[i];
+    if (job.laid_out) job.target[index] = mine.decoded[i];
+    v[index] -= mine.decoded[i];
+    stats[job.tensor].sent += mine.decoded[i] != 0.0f;
+  }
+}
+
 void Compressor::Impl::deliver_whole(const TensorJob& job, Scratch& mine) {
   Slot& slot = slots[job.tensor];
   TensorStats& stat = stats[job.tensor];
   const std::span<float> v = state.residual(job.tensor);
   slot.undo.whole.assign(v.begin(), v.end());
   slot.undo.pending = true;
+  std::span<const float> sent = v;
+  if (look_ahead() != 0.0f) {
+    std::vector<float>& ahead = mine.selected.values;
+    ahead.resize(v.size());
+    for (std::size_t i = 0; i < v.size(); ++i) ahead[i] = v[i] + look_ahead() * job.gradient[i];
+    check_finite(job, ahead, {});
+    sent = ahead;
+  }
   if (job.laid_out) {
-    std::copy(v.begin(), v.end(), job.target.begin());
-    stat.sent = v.size() - static_cast<std::uint64_t>(std::count(v.begin(), v.end(), 0.0f));
-    std::fill(v.begin(), v.end(), 0.0f);
+    std::copy(sent.begin(), sent.end(), job.target.begin());
+    stat.sent = v.size() - static_cast<std::uint64_t>(std::count(sent.begin(), sent.end(), 0.0f));
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] -= job.target[i];
     return;
   }
   mine.decoded.resize(v.size());
   stat.frame = encode_frame({.tensor = static_cast<std::uint32_t>(job.tensor),
                              .elements = v.size(),
                              .indices = {},
-                             .values = v,
+                             .values = sent,
                              .value_type = values_of(true),
                              .coding = coding_of(true)},
                             job.frame, mine.decoded);

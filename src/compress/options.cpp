@@ -38,9 +38,9 @@ void compress::check_options(const CompressOptions& options, const State& state)
   if (options.indices == IndexCoding::dense) {
     reject("indices", "dense is not a coding for a selection", "use ratio 1 or dense tensors");
   }
-  if (options.momentum != 0.0f && !state.has_velocity()) {
+  if (options.needs_velocity() && !state.has_velocity()) {
     reject("momentum", fmt::format("{} needs a state with velocity", options.momentum),
-           "construct the State with with_velocity = true");
+           "construct the State with with_velocity = true, or use global momentum correction");
   }
 }
 
@@ -65,6 +65,30 @@ Selection parse_selection(std::string_view name) {
   return parse_choice("selection", name, selections());
 }
 
+std::string_view name_of(MomentumCorrection correction) noexcept {
+  switch (correction) {
+    case MomentumCorrection::local:
+      return "local";
+    case MomentumCorrection::global:
+      return "global";
+    case MomentumCorrection::off:
+      return "off";
+  }
+  return "unknown";
+}
+
+std::span<const MomentumCorrection> momentum_corrections() noexcept {
+  static constexpr std::array kAll = {MomentumCorrection::local, MomentumCorrection::global,
+                                      MomentumCorrection::off};
+  return kAll;
+}
+
+MomentumCorrection parse_momentum_correction(std::string_view name) {
+  if (name == "true") return MomentumCorrection::local;
+  if (name == "false") return MomentumCorrection::off;
+  return parse_choice("momentum_correction", name, momentum_corrections());
+}
+
 std::span<const Option<CompressOptions>> compress_options() {
   using O = CompressOptions;
   static const std::vector<Option<O>> all = {
@@ -78,6 +102,7 @@ std::span<const Option<CompressOptions>> compress_options() {
            }},
       plain_option("momentum", &O::momentum),
       plain_option("nesterov", &O::nesterov),
+      choice_option("momentum_correction", &O::momentum_correction, momentum_corrections()),
       plain_option("masking", &O::masking),
       plain_option("clip_norm", &O::clip_norm),
       choice_option("selection", &O::selection, selections(), false),

@@ -17,6 +17,7 @@ namespace dgc::compress {
 
 enum class Rule { plain, heavy_ball, nesterov };
 
+/// The rule of local momentum correction; with any other, u has no part in it (Rule::plain).
 inline Rule rule_of(float momentum, bool nesterov) noexcept {
   if (momentum == 0.0f) return Rule::plain;
   return nesterov ? Rule::nesterov : Rule::heavy_ball;

@@ -115,7 +115,7 @@ struct Exchange::Impl {
         buckets(buckets_or_one(std::move(b), model.size())),
         options(std::move(o)),
         topology(find_topology(g, options)),
-        own(given != nullptr ? std::optional<State>() : make_state(c.momentum != 0.0f)),
+        own(given != nullptr ? std::optional<State>() : make_state(c.needs_velocity())),
         state(given != nullptr ? *given : *own),
         compressor(state, std::move(c)) {
     check_options(options);
@@ -257,6 +257,29 @@ struct Exchange::Impl {
     if (lengths_first) sum.choice += ", lengths first";
     sum.contents_->buckets = std::move(all);
     return sum;
+  }
+
+  /// Global momentum: of the sum that was applied, m/N goes back into each worker's residual. It
+  /// takes part in the next step's selection there. Owners keep all of it (exchange/owners.cpp).
+  void feed_back(const exchange::Contents& bucket, const std::vector<bool>& present) {
+    const float m = compressor.options().feedback();
+    if (m == 0.0f || bucket.reselected) return;
+    const float share = m / static_cast<float>(state.workers());
+    std::vector<std::span<float>> residuals(model.size());
+    for (std::size_t t = 0; t < model.size(); ++t) {
+      if (present[t]) residuals[t] = state.residual(t);
+    }
+    const std::vector<float> alphas(model.size(), share);
+    for (std::size_t i = 0; i < bucket.messages.size(); ++i) {
+      // Under hierarchical, messages come by host and then by the worker whose share it is.
+      if (topology && static_cast<int>(i) % topology->local_size != topology->local_rank) continue;
+      wire::add_some(bucket.messages[i].message, residuals, alphas);
+    }
+    const float* sum = bucket.dense_sum.data();
+    for (const std::size_t t : bucket.dense_tensors) {
+      for (float& v : residuals[t]) v += share * *sum++;
+      if (residuals[t].empty()) sum += model[t].elements();
+    }
   }
 
   void abandon(const Error& cause, std::span<const Gradient> gradients,
@@ -437,6 +460,7 @@ void Exchange::commit(const Collected& collected, std::span<const std::span<floa
   const bool masks = state.has_velocity() && my.compressor.options().masking;
   for (const exchange::Contents& bucket : collected.contents_->buckets) {
     bucket.changes.apply(state, masks);
+    my.feed_back(bucket, collected.present);
     if (bucket.dense_errors.empty()) continue;
     std::size_t at = 0;
     for (const std::size_t tensor : bucket.dense_tensors) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "compress/select.h"
 
@@ -146,13 +147,24 @@ std::vector<std::vector<std::byte>> Owners::slices_of(const CheckedMessage& whol
 
 /// The whole residual of this rank's ranges, with everybody's slices added in the order of the
 /// ranks. On a copy: the state itself changes at the commit only.
-std::vector<std::vector<float>> Owners::sums_of(
-    std::span<const CheckedMessage* const> slices) const {
+std::vector<std::vector<float>> Owners::sums_of(std::span<const CheckedMessage* const> slices,
+                                                OwnerChanges& changes) const {
   const std::size_t me = state_.rank();
   std::vector<std::vector<float>> sums(tensors_.size());
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
     const auto v = state_.residual(tensors_[t]).subspan(cuts_[t][me], range(t, me));
     sums[t].assign(v.begin(), v.end());
+  }
+  if (options_.nesterov && options_.feedback() != 0.0f) {
+    // What this rank sent to itself ran ahead, and what its residual owes for that is due at the
+    // next step, as on every other rank.
+    for (const Entries& entries : selection_of(*slices[me])) {
+      const std::size_t t = place_of(entries.tensor);
+      for (const std::uint32_t index : entries.indices) {
+        float& owed = sums[t][index - cuts_[t][me]];
+        changes.errors.push_back({entries.tensor, index, std::exchange(owed, 0.0f)});
+      }
+    }
   }
   for (std::size_t r = 0; r < slices.size(); ++r) {
     for (const Entries& entries : selection_of(*slices[r])) {
@@ -173,7 +185,7 @@ std::vector<std::vector<float>> Owners::sums_of(
 
 std::vector<std::byte> Owners::choose(std::span<const CheckedMessage* const> slices,
                                       const Notice& notice, OwnerChanges& changes) const {
-  std::vector<std::vector<float>> sums = sums_of(slices);
+  std::vector<std::vector<float>> sums = sums_of(slices, changes);
   const std::size_t me = state_.rank();
   std::vector<std::vector<std::uint32_t>> indices(tensors_.size());
   std::vector<std::vector<float>> values(tensors_.size());
@@ -198,7 +210,8 @@ std::vector<std::byte> Owners::choose(std::span<const CheckedMessage* const> sli
       for (std::size_t i = 0; i < frames[f].indices.size(); ++i) {
         if (decoded[f][i] == 0.0f) continue;
         const std::uint32_t index = frames[f].indices[i];
-        range.values[index - range.begin] -= decoded[f][i];
+        // Global momentum: what goes on moving stays here, where it competes with the next sum.
+        range.values[index - range.begin] -= decoded[f][i] - options_.feedback() * decoded[f][i];
         if (loads_[t].entries < loads_[t].elements) range.masked.push_back(index);
       }
       ++f;

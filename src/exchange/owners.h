@@ -20,7 +20,7 @@ struct ResidualRange {
   std::vector<float> values;
   std::vector<std::uint32_t> masked;  // indices in the tensor whose velocity is cleared
 };
-/// An error of rounding that goes back into the residual at the commit.
+/// An error of rounding, or momentum, that goes back into the residual at the commit.
 struct ResidualError {
   std::size_t tensor;
   std::uint32_t index;
@@ -66,7 +66,8 @@ class Owners {
   std::size_t place_of(std::uint32_t tensor) const;
   std::vector<std::byte> message_of(const Notice& notice, std::span<const FrameInput> frames,
                                     std::vector<std::vector<float>>& decoded) const;
-  std::vector<std::vector<float>> sums_of(std::span<const CheckedMessage* const> slices) const;
+  std::vector<std::vector<float>> sums_of(std::span<const CheckedMessage* const> slices,
+                                          OwnerChanges& changes) const;
 
   const State& state_;
   const CompressOptions& options_;

@@ -119,7 +119,7 @@ std::string Sgd::Impl::describe() const {
       "momentum {} nesterov {} corrected {}\n",
       options.bucket_bytes(), no_overlap().empty(), options.buffers_every(),
       options.nonfinite() == NonFinite::skip, options.momentum(), options.nesterov(),
-      options.momentum_correction());
+      name_of(options.momentum_correction()));
   for (std::size_t t = 0; t < trained.size(); ++t) {
     const SgdGroupOptions& of_group = group_of(t);
     text += fmt::format("parameter {} of type {} lr {} weight decay {}\n", parameter(t).name,
@@ -158,17 +158,10 @@ void Sgd::Impl::make_exchange() {
   plan = sgd::plan_buckets(
       bytes, overlap ? static_cast<std::uint64_t>(options.bucket_bytes()) : ~std::uint64_t{0} >> 1);
   if (plan.empty()) plan.emplace_back();  // ranks meet, also where nothing is trained
-  // What happens to u and v: without correction they see no momentum.
-  const bool velocity = options.momentum() != 0.0f && options.momentum_correction();
-  CompressOptions compress = options.compress;
-  if (!velocity) {
-    compress.momentum = 0.0f;
-    compress.nesterov = false;
-  }
   const bool skip = options.nonfinite() == NonFinite::skip;
   ExchangeOptions exchanging = options.exchange;
   exchanging.skip_nonfinite = skip;
-  exchange.emplace(group, model, std::move(compress), std::move(exchanging), nullptr, plan);
+  exchange.emplace(group, model, options.compress, std::move(exchanging), nullptr, plan);
   pipeline.emplace(*exchange, std::move(tensors), std::move(names), plan,
                    sgd::PipelineOptions{.overlap = overlap,
                                         .measure = skip || options.clip_norm() > 0.0,

@@ -12,9 +12,11 @@
 namespace dgc::train {
 namespace {
 
-/// The paper's warm-up, as far as it is above the final ratio.
+/// The paper's warm-up, as far as it is above the final ratio; or one stage that sends all.
 Schedule schedule_of(const Settings& settings, std::int64_t steps_per_epoch) {
-  const std::vector<double> stages = Schedule::paper_stages(settings.ratio);
+  const std::vector<double> stages = settings.warmup_shape == "whole"
+                                         ? std::vector<double>{1.0}
+                                         : Schedule::paper_stages(settings.ratio);
   const double steps = settings.warmup_epochs * static_cast<double>(steps_per_epoch);
   if (!settings.warmup || stages.empty() || steps <= 0.0) return Schedule(settings.ratio);
   if (!(steps < 0x1p62)) {
@@ -41,15 +43,13 @@ SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
     }
   }
   if (!settings.clipping) options.clip_norm(0.0);
-  options.weight_decay(settings.weight_decay)
-      .momentum_correction(settings.momentum_correction)
-      .schedule(schedule_of(settings, steps_per_epoch));
+  options.weight_decay(settings.weight_decay).schedule(schedule_of(settings, steps_per_epoch));
   if (mode == "naive") {
     // Sparsification alone: what the paper's four corrections are measured against.
-    options.momentum_correction(false).masking(false).clip_norm(0.0).schedule(
+    options.momentum_correction(MomentumCorrection::off).masking(false).clip_norm(0.0).schedule(
         Schedule(settings.ratio));
   } else if (sends_all(mode)) {
-    options.momentum_correction(true)
+    options.momentum_correction(MomentumCorrection::local)
         .algorithm(Algorithm::dense)
         .dense_transport(mode == "dense" ? ValueType::fp32 : ValueType::fp16)
         .dense_values(ValueType::fp32)

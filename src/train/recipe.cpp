@@ -24,8 +24,8 @@ constexpr const char* kCommon = R"({
   "hidden": 1500, "layers": 2, "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
   "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
-  "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "values": "fp16", "dense-values": "fp32",
-  "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": true, "masking": true, "clipping": true,
+  "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "warmup-shape": "paper", "values": "fp16", "dense-values": "fp32",
+  "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "local", "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
   "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2
 })";

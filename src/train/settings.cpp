@@ -99,6 +99,11 @@ std::vector<Field> make_fields() {
       {"ratio", &S::ratio, "Compression", "share of the gradient's entries that is sent"},
       {"warmup-epochs", &S::warmup_epochs, "Compression",
        "epochs in which sparsity grows from 75 % to the final one"},
+      {"warmup-shape",
+       &S::warmup_shape,
+       "Compression",
+       "what warm-up sends: paper: 25, 6, 1.6, 0.4 % in equal parts; whole: all of the gradient",
+       {"paper", "whole"}},
       option("values", &S::values, "Compression", "number format of the entries that are sent"),
       option("dense_values", &S::dense_values, "Compression",
              "number format of tensors of one dimension, in mode dgc"),
@@ -107,8 +112,9 @@ std::vector<Field> make_fields() {
              "link by which auto chooses, such as 100Mbps,25ms (default: it is measured)"),
       option("reselect", &S::reselect, "Compression",
              "allow auto to choose owner, which selects twice"),
-      {"momentum-correction", &S::momentum_correction, "Compression",
-       "momentum correction (paper, 3.2)"},
+      option("momentum_correction", &S::momentum_correction, "Compression",
+             "local: the paper's (3.2); global: momentum of what all workers applied, for many "
+             "workers; off: momentum after the exchange"),
       option("masking", &S::masking, "Compression", "momentum factor masking (paper, 3.3)"),
       {"clipping", &S::clipping, "Compression", "local gradient clipping (paper, 3.2)"},
       {"warmup", &S::warmup, "Compression", "warm-up of the sparsity (paper, 3.3)"},
@@ -162,6 +168,14 @@ std::string type_name(const Field& field) {
 
 std::string list_of(const std::vector<std::string>& choices) {
   return fmt::format("{}", fmt::join(choices, ", "));
+}
+
+/// Momentum correction was a switch up to version 0.2; its files and scripts say true or false.
+json today(const Field& field, const json& value) {
+  if (field.name != "momentum-correction") return value;
+  if (value == json(true) || value == json("true")) return "local";
+  if (value == json(false) || value == json("false")) return "off";
+  return value;
 }
 
 /// What a value has to be for any recipe.
@@ -225,14 +239,16 @@ json parse_value(const Field& field, const std::string& text) {
     value = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (value.is_discarded()) value = text;
   }
+  value = today(field, value);
   check(field, value, "--" + field.name);
   return value;
 }
 
 void apply(Settings& settings, const json& given, const std::string& source) {
   if (!given.is_object()) refuse(source, "settings", "is not an object of names and values");
-  for (const auto& [name, value] : given.items()) {
+  for (const auto& [name, given_value] : given.items()) {
     const Field& field = field_named(name, source);
+    const json value = today(field, given_value);
     check(field, value, source);
     std::visit(
         [&, &v = value](auto member) {

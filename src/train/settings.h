@@ -32,9 +32,9 @@ struct Settings {
   std::string lr_schedule;
   bool nesterov = false;
 
-  std::string mode, values, dense_values, algorithm;
+  std::string mode, values, dense_values, algorithm, momentum_correction, warmup_shape;
   double ratio = 0.0, warmup_epochs = 0.0;
-  bool momentum_correction = true, masking = true, clipping = true, warmup = true;
+  bool masking = true, clipping = true, warmup = true;
 
   std::int64_t workers = 0, threads = 0, loaders = 0, seed = 0;
   std::string launch, link, emulate_link;

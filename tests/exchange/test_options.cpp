@@ -25,6 +25,7 @@ TEST(Options, AreReadAndWritten) {
   expect_round_trip(compress_options(), CompressOptions{});
   CompressOptions compress{.momentum = 0.95f,
                            .nesterov = true,
+                           .momentum_correction = MomentumCorrection::global,
                            .masking = false,
                            .clip_norm = 0.25,
                            .selection = Selection::exact,
@@ -85,7 +86,7 @@ TEST(Options, WrongTextsAreRefusedByName) {
 TEST(Options, ComparedAreThoseThatChangeTheResult) {
   EXPECT_EQ(compared_text(compress_options(), CompressOptions{}),
             "schedule steps 0 and on: ratio 0.001 (sparsity 99.9 %)\n"
-            "momentum 0.9\nnesterov false\nmasking true\nclip_norm 0\n"
+            "momentum 0.9\nnesterov false\nmomentum_correction local\nmasking true\nclip_norm 0\n"
             "values fp32\ndense_values fp32\nindices auto\n");
   EXPECT_EQ(compared_text(exchange_options(), ExchangeOptions{}),
             "algorithm auto\ncheck_parameters_every 100\ndense_transport fp32\n"

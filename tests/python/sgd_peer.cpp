@@ -1,4 +1,4 @@
-// sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV: dgc::Sgd on threads, fed the gradients that
+// sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV ALGORITHM CORRECTION: dgc::Sgd on threads, fed the gradients that
 // test_wire.py recorded. Writes u and v of each rank as state.RANK, and the parameters, which begin
 // at zero, as parameters.
 #include <torch/torch.h>
@@ -45,9 +45,9 @@ void train(const Folder& folder, dgc::Group& group, int steps, const dgc::SgdOpt
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 8)
+  if (argc != 9)
     throw std::runtime_error(
-        "usage: sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV ALGORITHM");
+        "usage: sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV ALGORITHM CORRECTION");
   const Folder folder(argv[1]);
   const int steps = std::stoi(argv[3]);
   dgc::SgdOptions options(0.05);
@@ -56,6 +56,7 @@ int main(int argc, char** argv) try {
       .schedule(dgc::Schedule(std::stod(argv[4])))
       .values(dgc::parse_value_type(argv[5]))
       .algorithm(dgc::parse_algorithm(argv[7]))
+      .momentum_correction(dgc::parse_momentum_correction(argv[8]))
       // Owners have their ranges by bucket: one, as in Python. All-gather does not depend on it.
       .bucket_bytes(std::string(argv[7]) == "owner" ? 1 << 30 : 8000);
   const auto groups = dgc::make_local_groups(std::stoi(argv[2]));

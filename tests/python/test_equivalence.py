@@ -13,7 +13,7 @@ from workers import Recorded, Training, flat, gradients_of, run
 STEPS = 100
 
 
-def with_dgc(rank, momentum, nesterov, decay, clip, path):
+def with_dgc(rank, momentum, nesterov, decay, clip, path, correction="local"):
     sgd = functools.partial(
         dgc.SGD, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay
     )
@@ -23,6 +23,7 @@ def with_dgc(rank, momentum, nesterov, decay, clip, path):
         nesterov=nesterov,
         ratio=1.0,
         clip_norm=clip,
+        momentum_correction=correction,
         values="fp32",
         path=path,
     )
@@ -116,8 +117,10 @@ class Equivalence(unittest.TestCase):
             self.assertTrue(torch.equal(ours[0], ours[rank]), f"rank {rank} differs from rank 0")
         torch.testing.assert_close(ours[0], theirs, rtol=1e-5, atol=1e-5)
 
-    def compare(self, momentum=0.9, nesterov=False, decay=0.0, path="core", ranks=2):
-        results = run(with_dgc, momentum, nesterov, decay, None, path, ranks=ranks)
+    def compare(
+        self, momentum=0.9, nesterov=False, decay=0.0, path="core", ranks=2, correction="local"
+    ):
+        results = run(with_dgc, momentum, nesterov, decay, None, path, correction, ranks=ranks)
         self.check(
             [parameters for parameters, _ in results], ddp_results(ranks)[momentum, nesterov, decay]
         )
@@ -142,6 +145,16 @@ class Equivalence(unittest.TestCase):
         for nesterov in (False, True):
             with self.subTest(nesterov=nesterov):
                 self.compare(nesterov=nesterov, path="torch")
+
+    def test_global_momentum(self):
+        for path, nesterov, decay in (
+            ("core", False, 0.0),
+            ("core", True, 1e-2),
+            ("torch", False, 1e-2),
+            ("torch", True, 0.0),
+        ):
+            with self.subTest(path=path, nesterov=nesterov, decay=decay):
+                self.compare(path=path, nesterov=nesterov, decay=decay, correction="global")
 
     def test_clipping(self):
         for path, ranks in (("core", 4), ("core", 2), ("torch", 2)):

@@ -89,6 +89,8 @@ class Replicas(unittest.TestCase):
             dict(values="int8", ratio=0.01),
             dict(values="sign", masking=False),
             dict(values="bf16", warmup=20, ratio=0.002),
+            dict(values="fp32", momentum_correction="global"),
+            dict(values="fp16", momentum_correction="global", nesterov=True),
         ):
             with self.subTest(**options):
                 self.paths(40, options)

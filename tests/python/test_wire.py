@@ -49,8 +49,8 @@ def train(rank, folder, options, denormals):
     residuals = training.state._residuals
     compress = residuals.compress
 
-    def listen(parts, notice, out, scale, norm):
-        size = compress(parts, notice, out, scale, norm)
+    def listen(given, out):
+        size = compress(given, out)
         messages.append(ctypes.string_at(out.data_ptr(), size))
         return size
 
@@ -164,13 +164,17 @@ class Wire(unittest.TestCase):
 
     @unittest.skipUnless(len(PEERS) > 1, "libtorch is not compiled in")
     def test_sgd_selects_the_same(self):
-        owner = {"algorithm": "owner"}
+        owner, shared = {"algorithm": "owner"}, {"momentum_correction": "global"}
         cases = (
             ({"values": "fp32"}, WORKERS),
             ({"values": "fp16", "nesterov": True}, 2),
             ({"values": "fp32", **owner}, WORKERS),
             ({"values": "fp16", "nesterov": True, **owner}, 3),
             ({"values": "int8", **owner}, 2),
+            ({"values": "fp32", **shared}, WORKERS),
+            ({"values": "fp16", "nesterov": True, **shared}, 2),
+            ({"values": "fp16", "nesterov": True, "path": "torch", **shared}, 2),
+            ({"values": "fp16", **owner, **shared}, 3),
         )
         for options, workers in cases:
             with self.subTest(workers=workers, **options):
@@ -196,12 +200,14 @@ class Wire(unittest.TestCase):
             nesterov = str(int(options.get("nesterov", False)))
             sizes = [str(workers), str(STEPS), str(RATIO)]
             how = [options["values"], nesterov, options.get("algorithm", "allgather")]
+            how.append(options.get("momentum_correction", "local"))
             subprocess.run([PEERS[1], name, *sizes, *how], check=True)
             for rank, (parameters, ours, _, _) in enumerate(results):
                 theirs = state_file(folder / f"state.{rank}")
                 self.assertEqual(theirs["step"], STEPS)
                 for part in ("velocity", "residual"):
-                    for tensor in SHAPES:
+                    self.assertEqual(bool(ours["velocity"]), how[-1] == "local")
+                    for tensor in ours[part]:
                         self.assertTrue(
                             torch.equal(ours[part][tensor], theirs[part][tensor]),
                             f"{part} of '{tensor}', rank {rank}",
@@ -218,6 +224,8 @@ def state_file(file):
     found = {"step": saved["step"], "velocity": {}, "residual": {}}
     for tensor in saved["tensors"]:
         for part in ("velocity", "residual"):
+            if tensor[part] is None:  # no velocity with global momentum
+                continue
             found[part][tensor["name"]] = torch.frombuffer(
                 bytearray(struct.pack(f"<{len(tensor[part])}I", *tensor[part])), dtype=torch.float32
             )

@@ -15,7 +15,7 @@ struct Variant {
   double clip_norm = 0.0;
   Algorithm algorithm = Algorithm::automatic;
   bool overlap = true;
-  bool corrected = true;
+  MomentumCorrection correction = MomentumCorrection::local;
 };
 
 /// Ways to get it wrong that the comparison has to notice.
@@ -114,7 +114,7 @@ Tensors distributed(const Variant& variant, const std::vector<std::vector<Tensor
                 .clip_norm(variant.clip_norm)
                 .algorithm(variant.algorithm)
                 .overlap(variant.overlap)
-                .momentum_correction(variant.corrected)
+                .momentum_correction(variant.correction)
                 .schedule(Schedule(1.0))
                 .bucket_bytes(1000));
     for (const auto& step : recorded) {
@@ -151,21 +151,36 @@ constexpr double kClip = 2.0 * 6.8;
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, SgdEquivalence,
-    testing::Values(
-        Variant{"Plain"}, Variant{"Decay", 0.0, false, 0.05}, Variant{"HeavyBall", 0.9},
-        Variant{"HeavyBallDecay", 0.9, false, 0.05},
-        Variant{"HeavyBallClip", 0.9, false, 0.0, kClip},
-        Variant{"HeavyBallDecayClip", 0.9, false, 0.05, kClip}, Variant{"Nesterov", 0.9, true},
-        Variant{"NesterovDecay", 0.9, true, 0.05},
-        Variant{"NesterovDecayClip", 0.9, true, 0.05, kClip},
-        Variant{"PlainClip", 0.0, false, 0.0, kClip},
-        Variant{"NoOverlap", 0.9, true, 0.05, 0.0, Algorithm::automatic, false},
-        Variant{"Allgather", 0.9, false, 0.05, 0.0, Algorithm::allgather},
-        Variant{"Owner", 0.9, false, 0.05, 0.0, Algorithm::owner},
-        Variant{"Dense", 0.9, false, 0.05, 0.0, Algorithm::dense},
-        Variant{"Hierarchical", 0.9, true, 0.05, 0.0, Algorithm::hierarchical},
-        Variant{"Uncorrected", 0.9, false, 0.05, kClip, Algorithm::automatic, true, false},
-        Variant{"UncorrectedNesterov", 0.9, true, 0.05, 0.0, Algorithm::dense, true, false}),
+    testing::Values(Variant{"Plain"}, Variant{"Decay", 0.0, false, 0.05}, Variant{"HeavyBall", 0.9},
+                    Variant{"HeavyBallDecay", 0.9, false, 0.05},
+                    Variant{"HeavyBallClip", 0.9, false, 0.0, kClip},
+                    Variant{"HeavyBallDecayClip", 0.9, false, 0.05, kClip},
+                    Variant{"Nesterov", 0.9, true}, Variant{"NesterovDecay", 0.9, true, 0.05},
+                    Variant{"NesterovDecayClip", 0.9, true, 0.05, kClip},
+                    Variant{"PlainClip", 0.0, false, 0.0, kClip},
+                    Variant{"NoOverlap", 0.9, true, 0.05, 0.0, Algorithm::automatic, false},
+                    Variant{"Allgather", 0.9, false, 0.05, 0.0, Algorithm::allgather},
+                    Variant{"Owner", 0.9, false, 0.05, 0.0, Algorithm::owner},
+                    Variant{"Dense", 0.9, false, 0.05, 0.0, Algorithm::dense},
+                    Variant{"Hierarchical", 0.9, true, 0.05, 0.0, Algorithm::hierarchical},
+                    Variant{"Uncorrected", 0.9, false, 0.05, kClip, Algorithm::automatic, true,
+                            MomentumCorrection::off},
+                    Variant{"UncorrectedNesterov", 0.9, true, 0.05, 0.0, Algorithm::dense, true,
+                            MomentumCorrection::off},
+                    Variant{"Global", 0.9, false, 0.0, 0.0, Algorithm::automatic, true,
+                            MomentumCorrection::global},
+                    Variant{"GlobalDecayClip", 0.9, false, 0.05, kClip, Algorithm::allgather, true,
+                            MomentumCorrection::global},
+                    Variant{"GlobalNesterovDecayClip", 0.9, true, 0.05, kClip, Algorithm::allgather,
+                            true, MomentumCorrection::global},
+                    Variant{"GlobalOwner", 0.9, false, 0.05, 0.0, Algorithm::owner, true,
+                            MomentumCorrection::global},
+                    Variant{"GlobalOwnerNesterov", 0.9, true, 0.05, kClip, Algorithm::owner, true,
+                            MomentumCorrection::global},
+                    Variant{"GlobalDense", 0.9, true, 0.05, 0.0, Algorithm::dense, true,
+                            MomentumCorrection::global},
+                    Variant{"GlobalHierarchical", 0.9, true, 0.05, 0.0, Algorithm::hierarchical,
+                            true, MomentumCorrection::global}),
     [](const auto& test) { return test.param.name; });
 
 TEST(SgdEquivalenceMistake, IsNoticed) {

@@ -184,10 +184,12 @@ TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
   EXPECT_EQ(dgc.schedule().ratio_at(0), 0.25);
   EXPECT_EQ(dgc.schedule().ratio_at(199), 0.004);
   EXPECT_EQ(dgc.schedule().ratio_at(200), 0.001);
-  EXPECT_TRUE(dgc.masking() && dgc.momentum_correction());
+  EXPECT_TRUE(dgc.masking());
+  EXPECT_EQ(dgc.momentum_correction(), MomentumCorrection::local);
   const SgdOptions naive = optimizer_options(settings, "naive", 100);
   EXPECT_EQ(naive.schedule().ratio_at(0), 0.001);
-  EXPECT_FALSE(naive.masking() || naive.momentum_correction());
+  EXPECT_FALSE(naive.masking());
+  EXPECT_EQ(naive.momentum_correction(), MomentumCorrection::off);
   EXPECT_EQ(naive.clip_norm(), 0.0);
   Settings without = settings;
   without.warmup = without.clipping = without.masking = false;
@@ -195,7 +197,7 @@ TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
   EXPECT_EQ(bare.schedule().ratio_at(0), 0.001);
   EXPECT_EQ(bare.clip_norm(), 0.0);
   EXPECT_FALSE(bare.masking());
-  EXPECT_TRUE(bare.momentum_correction());
+  EXPECT_EQ(bare.momentum_correction(), MomentumCorrection::local);
 }
 
 TEST(TrainOptimizer, AWarmUpThatCannotBeCountedIsRefused) {

@@ -20,6 +20,8 @@ import tempfile
 import time
 import wave
 
+from ports import free_port
+
 PART, DGC, MPIRUN = sys.argv[1], sys.argv[2], sys.argv[3:]
 HERE = pathlib.Path(tempfile.mkdtemp(prefix="dgc-train-"))
 # A small network on generated images; 4 workers, 24 steps of a batch that 4 divides.
@@ -63,12 +65,6 @@ def hashes(folder):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["finished"], folder
     return {mode: result["parameters_hash"] for mode, result in summary["modes"].items()}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def same():
