@@ -34,6 +34,7 @@ class Row:
     ratios: tuple = ()  # of DGC: those of the warm-up, and the last one
     rank: int = 0  # of PowerSGD
     dense: float = 0.1  # share of the steps before PowerSGD begins
+    options: tuple = ()  # more of DGC: names and values
 
     def stages(self, steps: int) -> list:
         if self.hook == "powersgd":
@@ -65,6 +66,12 @@ ROWS = {
     "dgc1": Row("dgc.hook, 1 %", "dgc", ratios=(*PAPER[:3], 0.01)),
     "dgc": Row("dgc.hook, 0.1 %", "dgc", ratios=(*PAPER, 0.001)),
     "dgc-early": Row("dgc.hook, 0.1 %, no warm-up", "dgc", ratios=(0.001,)),
+    "dgc-skip": Row(
+        "dgc.hook, skip", "dgc", ratios=(0.001,), options=(("nonfinite", "skip"),)
+    ),
+    "dgc-owner": Row(
+        "dgc.hook, owner", "dgc", ratios=(0.001,), options=(("algorithm", "owner"),)
+    ),
 }
 
 
@@ -90,7 +97,7 @@ def network():
     # fmt: on
 
 
-def wrap(net, row, stages):
+def wrap(net, row, stages, **of_ddp):
     """DDP with the hook of a row, and the optimizer that goes with it."""
     import torch
     import torch.distributed as dist
@@ -100,14 +107,19 @@ def wrap(net, row, stages):
         # One bucket only. PowerSGD begins collectives in callbacks, and their order may differ
         # between ranks on Gloo: with more buckets it fails.
         dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
-    ddp = torch.nn.parallel.DistributedDataParallel(net)
+    ddp = torch.nn.parallel.DistributedDataParallel(net, **of_ddp)
     if row.hook == "dgc":
         import dgc
 
         optimizer = torch.optim.SGD(ddp.parameters(), lr=RATE)
         warmup = ([r for r in row.ratios[:-1]], stages[0].steps) if len(stages) > 1 else None
         state = dgc.DGCState(
-            ddp, optimizer=optimizer, momentum=MOMENTUM, ratio=row.ratios[-1], warmup=warmup
+            ddp,
+            optimizer=optimizer,
+            momentum=MOMENTUM,
+            ratio=row.ratios[-1],
+            warmup=warmup,
+            **dict(row.options),
         )
         ddp.register_comm_hook(state, dgc.hook)
         return ddp, optimizer

@@ -98,7 +98,7 @@ class Hosts:
     limit. `prefix` names the namespaces: two sets of hosts at the same time need two prefixes.
 
     With `delay_ms` each frame takes that long from host to host. The bridge is then a process in
-    user space (slow_switch.py), which keeps up with some 200 Mbit/s in all. It can lose frames: `drop`
+    user space (bench/slow_switch.cpp). It can lose frames: `drop`
     is a share of all, `cuts` are (host, from, to) in seconds since the hosts were made. With
     `slow_start=False` a connection that was idle goes on as fast as it was.
 
@@ -229,15 +229,17 @@ class Hosts:
             self._start_slow_switch()
 
     def _start_slow_switch(self) -> None:
-        program = [sys.executable, "-B", str(pathlib.Path(__file__).with_name("slow_switch.py"))]
+        program = pathlib.Path(__file__).resolve().parents[2] / "build" / "slow_switch"
+        if not program.exists():
+            raise HostsError(f"{program} is missing: build it with `make`")
         for host in range(self.count):
-            _command("ip", "netns", "exec", self.name(host), *program, "--offloads-off", "eth0")
+            _command("ip", "netns", "exec", self.name(host), str(program), "--offloads-off", "eth0")
         ports = [f"port{host}" for host in range(self.count)]
         losses = ["--drop", str(self.drop)]
         for host, begin, end in self.cuts:
             losses += ["--cut", f"port{host}:{begin}:{end}"]
-        process = subprocess.Popen(["ip", "netns", "exec", f"{self.prefix}-switch", *program, *losses, str(self.delay_ms), *ports],
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
+        process = subprocess.Popen(["ip", "netns", "exec", f"{self.prefix}-switch", str(program), *losses,
+                                    "--delay-ms", str(self.delay_ms), *ports], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, preexec_fn=_die_with_parent)
         if process.stdout.readline() != b"ready\n":
             raise HostsError("the slow switch did not start: does this kernel have packet sockets (AF_PACKET)?")
         self._anchors.append(process)

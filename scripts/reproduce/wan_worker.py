@@ -39,6 +39,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("row", choices=ROWS)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--buffers", action="store_true", help="DDP sends those of batch normalisation")
     parser.add_argument("--batch", type=int, default=8, help="of this worker")
     options = parser.parse_args()
 
@@ -52,7 +53,7 @@ def main():
     row = ROWS[options.row]
     # PowerSGD begins after two dense steps; they are not counted.
     stages = row.stages(20)
-    ddp, optimizer = wrap(network(), row, stages)
+    ddp, optimizer = wrap(network(), row, stages, broadcast_buffers=options.buffers)
     torch.manual_seed(dist.get_rank())
     images, labels = torch.rand(options.batch, 3, 32, 32), torch.randint(10, (options.batch,))
     times = []
