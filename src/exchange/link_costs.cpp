@@ -134,13 +134,20 @@ Link measure_link(Group& group, std::uint64_t elements) {
           .delay = std::chrono::duration<double>(delay)};
 }
 
-/// One tensor, compressed again and again at one ratio.
+// Steps of a probe. Thresholds follow the residuals after some, and the least of many counts.
+constexpr int kProbes = 16;
+// Elements by which one probe's gradient is shifted from the next one's.
+constexpr std::size_t kShift = 1024;
+
+/// One tensor, compressed again and again at one ratio. Each time its gradient is another window of
+/// `numbers`: one that repeats itself is selected from in another way than those of a training.
 class Coder {
  public:
-  Coder(const CompressOptions& options, std::span<const float> gradient, double ratio)
-      : model_({{"probe", {static_cast<std::int64_t>(gradient.size())}}}),
-        gradient_{{0, gradient}},
-        entries_(static_cast<double>(entries_at(ratio, gradient.size()))),
+  Coder(const CompressOptions& options, std::span<const float> numbers, std::size_t elements,
+        double ratio)
+      : model_({{"probe", {static_cast<std::int64_t>(elements)}}}),
+        numbers_(numbers),
+        entries_(static_cast<double>(entries_at(ratio, elements))),
         state_(model_, 0, 1),
         compressor_(state_, at(options, ratio)),
         message_(compressor_.bound()) {}
@@ -148,13 +155,13 @@ class Coder {
   double entries() const { return entries_; }
   void compress() {
     message_.resize(message_.capacity());
-    message_.resize(compressor_.compress(gradient_, message_));
+    message_.resize(compressor_.compress(next(), message_));
     compressor_.commit();
   }
   /// Into memory that is new, as in a step.
   std::vector<float> lay_out(ValueType transport) {
-    std::vector<float> values(gradient_[0].values.size());
-    compress::Internals::lay_out(compressor_, gradient_, values, transport, {});
+    std::vector<float> values(model_[0].elements());
+    compress::Internals::lay_out(compressor_, next(), values, transport, {});
     compressor_.commit();
     return values;
   }
@@ -169,17 +176,23 @@ class Coder {
     options.clip_norm = 0.0;
     return options;
   }
+  std::span<const Gradient> next() {
+    gradient_[0].values = numbers_.subspan(turn_++ % kProbes * kShift, model_[0].elements());
+    return gradient_;
+  }
 
   std::vector<TensorSpec> model_;
-  std::vector<Gradient> gradient_;
+  std::span<const float> numbers_;
+  std::vector<Gradient> gradient_{{0, {}}};
+  std::size_t turn_ = 0;
   double entries_;
   State state_;
   Compressor compressor_;
   std::vector<std::byte> message_;
 };
 
-std::vector<float> random_gradient(std::size_t elements) {
-  std::vector<float> values(elements);
+std::vector<float> random_numbers(std::size_t count) {
+  std::vector<float> values(count);
   std::uint64_t random = 0x9E3779B97F4A7C15u;
   for (float& x : values) {
     float sum = 0.0f;
@@ -201,7 +214,7 @@ double cpu_seconds() {
 /// CPU time of this thread, the least of some runs; the first ones meet cold caches.
 double least(const std::function<void()>& work) {
   double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kProbes; ++i) {
     const double start = cpu_seconds();
     work();
     least = std::min(least, cpu_seconds() - start);
@@ -242,11 +255,11 @@ void measure_work(const Probe& probe, double turns, Costs& costs) {
   constexpr std::uint64_t kLeast = 1 << 16;
   constexpr std::uint64_t kMost = 1 << 21;
   const auto elements = static_cast<std::size_t>(std::clamp(probe.elements, kLeast, kMost));
-  const std::vector<float> gradient = random_gradient(elements);
+  const std::vector<float> numbers = random_numbers(elements + kProbes * kShift);
   const auto n = static_cast<double>(elements);
   std::vector<float> target(elements);
-  Coder few(probe.compress, gradient, 1.0 / 1024);
-  Coder many(probe.compress, gradient, 1.0 / 16);
+  Coder few(probe.compress, numbers, elements, 1.0 / 1024);
+  Coder many(probe.compress, numbers, elements, 1.0 / 16);
   const double more = many.entries() - few.entries();
 
   const double compress_few = least([&] { few.compress(); });
