@@ -1,10 +1,10 @@
-// A switch in user space that hands every Ethernet frame over later. scripts/reproduce/hosts.py puts
-// it between its hosts, because not every kernel has netem.
+// A switch in user space that hands every Ethernet frame over later. scripts/reproduce/hosts.py
+// puts it between its hosts, because not every kernel has netem.
 //
 // It reads frames from its ports (AF_PACKET), keeps each for the delay, and writes it to the port
 // that leads to its receiver, or to all of them for a receiver it has not seen. All frames wait
-// equally long: a queue keeps their order. It can lose a share of the frames, always the same ones of
-// a run, and all frames of a port between two moments.
+// equally long: a queue keeps their order. It can lose a share of the frames, always the same ones
+// of a run, and all frames of a port between two moments.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <linux/ethtool.h>
@@ -49,8 +49,8 @@ constexpr unsigned kBatch = 64;            // frames that one system call reads 
 void turn_offloads_off(const std::string& device) {
   const int any = socket(AF_INET, SOCK_DGRAM, 0);
   if (any < 0) fail("socket");
-  for (const std::uint32_t command : {ETHTOOL_SRXCSUM, ETHTOOL_STXCSUM, ETHTOOL_SSG, ETHTOOL_STSO,
-                                      ETHTOOL_SGSO, ETHTOOL_SGRO}) {
+  for (const std::uint32_t command :
+       {ETHTOOL_SRXCSUM, ETHTOOL_STXCSUM, ETHTOOL_SSG, ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO}) {
     ethtool_value value{.cmd = command, .data = 0};
     ifreq request{};
     device.copy(request.ifr_name, IFNAMSIZ - 1);
@@ -125,7 +125,8 @@ class Switch {
       const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
       left = {seconds.count(), std::chrono::nanoseconds(time - seconds).count()};
     }
-    return ppoll(polled_.data(), polled_.size(), waiting_.empty() ? nullptr : &left, nullptr) >= 0 ||
+    return ppoll(polled_.data(), polled_.size(), waiting_.empty() ? nullptr : &left, nullptr) >=
+               0 ||
            errno == EINTR;
   }
 
@@ -210,13 +211,15 @@ Cut cut_of(const std::string& text, const std::vector<std::string>& ports) {
     throw CLI::ValidationError("--cut " + text, "is not PORT:FROM:TO with one of the ports");
   }
   return {static_cast<std::size_t>(port - ports.begin()),
-          std::stod(text.substr(first + 1, second - first - 1)), std::stod(text.substr(second + 1))};
+          std::stod(text.substr(first + 1, second - first - 1)),
+          std::stod(text.substr(second + 1))};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  CLI::App app("A switch that hands every frame over later. Started by scripts/reproduce/hosts.py.");
+  CLI::App app(
+      "A switch that hands every frame over later. Started by scripts/reproduce/hosts.py.");
   std::string device;
   double drop = 0.0;
   double delay_ms = 0.0;

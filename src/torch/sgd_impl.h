@@ -62,8 +62,7 @@ struct Sgd::Impl {
                                 std::span<const std::span<float>> targets);
   sgd::Decay decay_of(std::size_t tensor) const;
   bool momentum_is_late() const {
-    return options.momentum() != 0.0f &&
-           options.momentum_correction() == MomentumCorrection::off;
+    return options.momentum() != 0.0f && options.momentum_correction() == MomentumCorrection::off;
   }
   void describe_step(const Collected& collected);
 };

@@ -1,6 +1,6 @@
-// sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV ALGORITHM CORRECTION: dgc::Sgd on threads, fed the gradients that
-// test_wire.py recorded. Writes u and v of each rank as state.RANK, and the parameters, which begin
-// at zero, as parameters.
+// sgd_peer FOLDER WORKERS STEPS RATIO VALUES NESTEROV ALGORITHM CORRECTION: dgc::Sgd on threads,
+// fed the gradients that test_wire.py recorded. Writes u and v of each rank as state.RANK, and the
+// parameters, which begin at zero, as parameters.
 #include <torch/torch.h>
 
 #include <cstdio>
