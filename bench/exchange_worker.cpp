@@ -288,8 +288,9 @@ class Plain final : public Contender {
   }
   nlohmann::json result() override {
     const auto ranks = static_cast<std::size_t>(group_.size());
+    const std::size_t sum_of_ranks = ranks * (ranks + 1) / 2;
     for (std::size_t e = 0; e < values_.size() && verified_; ++e) {
-      const auto expected = static_cast<float>((e % 61) * (ranks * (ranks + 1) / 2));
+      const auto expected = static_cast<float>((e % 61) * sum_of_ranks);
       if (values_[e] != expected)
         wrong(algorithm_, fmt::format("{} at index {}, not {}", values_[e], e, expected));
     }

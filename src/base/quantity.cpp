@@ -26,6 +26,8 @@ constexpr Unit kBandwidths[] = {
     {"Gbit", 1e9},   {"B/s", 8.0},    {"kB/s", 8e3},    {"MB/s", 8e6},  {"GB/s", 8e9},
 };
 constexpr Unit kDurations[] = {{"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"µs", 1e-6}, {"ns", 1e-9}};
+constexpr Unit kBytes[] = {{"B", 1.0},   {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+                           {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}};
 
 [[noreturn]] void refuse(std::string_view option, std::string_view text, const std::string& problem,
                          const std::string& hint) {
@@ -75,6 +77,10 @@ double parse_bandwidth(std::string_view option, std::string_view text) {
 
 double parse_duration(std::string_view option, std::string_view text, bool zero) {
   return parse(option, text, kDurations, "ms", zero);
+}
+
+double parse_bytes(std::string_view option, std::string_view text) {
+  return parse(option, text, kBytes, "MB", false);
 }
 
 std::string bandwidth_text(double bits) {

@@ -12,6 +12,9 @@ double parse_bandwidth(std::string_view option, std::string_view text);
 /// "120ms", "50us", "1.5 s" in seconds; zero only where `zero` says so.
 double parse_duration(std::string_view option, std::string_view text, bool zero = false);
 
+/// "40MB", "1.5 GB", "512KiB" in bytes. More than 0.
+double parse_bytes(std::string_view option, std::string_view text);
+
 /// "1 Gbps", "100 Mbps"
 std::string bandwidth_text(double bits_per_second);
 /// "850 us", "12.3 ms", "1.42 s"

@@ -9,6 +9,7 @@
 
 #include "dgc/error.h"
 #include "train/run_folder.h"
+#include "train/settings.h"
 
 namespace dgc::train {
 namespace {
@@ -36,7 +37,7 @@ nlohmann::json resumed_settings(const std::filesystem::path& folder, const nlohm
   nlohmann::json settings = nlohmann::json::parse(config->dump());
   for (const auto& [name, value] : given.items()) {
     if (!differs_between_ranks(name) && !among(kHowItRuns, name) &&
-        settings.value(name, nlohmann::json()) != value) {
+        todays(name, settings.value(name, nlohmann::json())) != value) {
       throw Error(ErrorCode::invalid_argument, "resume", "--" + name,
                   "cannot change in the middle of a run",
                   fmt::format("may change: {}, {}", fmt::join(kOfARank, ", "),

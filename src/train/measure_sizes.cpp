@@ -13,13 +13,15 @@
 namespace dgc::train {
 namespace {
 
+constexpr double kPaperRatio = 0.001;
+
 /// One way to write the messages, with what it has not yet sent.
 class Format {
  public:
   Format(const std::vector<TensorSpec>& model, const Settings& settings, ValueType values,
          ValueType dense_values, IndexCoding indices)
       : state_(model, 0, 1, settings.momentum > 0.0),
-        compressor_(state_, {.schedule = Schedule(settings.ratio),
+        compressor_(state_, {.schedule = Schedule(kPaperRatio),
                              .momentum = static_cast<float>(settings.momentum),
                              .nesterov = settings.nesterov,
                              .clip_norm = settings.clip_norm,

@@ -2,36 +2,29 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
-#include "dgc/error.h"
-#include "dgc/schedule.h"
 #include "exchange/options.h"
+#include "train/budget.h"
+#include "train/defaults.h"
 
 namespace dgc::train {
 namespace {
 
-/// The paper's warm-up, as far as it is above the final ratio; or one stage that sends all.
-Schedule schedule_of(const Settings& settings, std::int64_t steps_per_epoch) {
-  const std::vector<double> stages = settings.warmup_shape == "whole"
-                                         ? std::vector<double>{1.0}
-                                         : Schedule::paper_stages(settings.ratio);
-  const double steps = settings.warmup_epochs * static_cast<double>(steps_per_epoch);
-  if (!settings.warmup || stages.empty() || steps <= 0.0) return Schedule(settings.ratio);
-  if (!(steps < 0x1p62)) {
-    throw Error(ErrorCode::invalid_argument, "train", "--warmup-epochs",
-                fmt::format("{} epochs are more steps than can be counted", settings.warmup_epochs),
-                "give fewer epochs than the run has, 4 for example");
+/// Every tensor once, also where modules share it.
+std::vector<TensorSpec> specs_of(const torch::nn::Module& model) {
+  std::vector<TensorSpec> specs;
+  std::set<const void*> seen;
+  for (const auto& item : model.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    specs.push_back(TensorSpec::of(item.key(), item.value().sizes().vec()));
   }
-  const auto each = std::llround(steps / static_cast<double>(stages.size()));
-  return Schedule::stages(stages, std::max<std::int64_t>(1, each), settings.ratio);
+  return specs;
 }
 
-}  // namespace
-
-SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
-                             std::int64_t steps_per_epoch) {
+/// All but the schedule.
+SgdOptions options_of(const Settings& settings) {
   SgdOptions options(settings.lr);
   const nlohmann::ordered_json given = to_json(settings);
   for (const Field& field : fields()) {
@@ -43,20 +36,52 @@ SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
     }
   }
   if (!settings.clipping) options.clip_norm(0.0);
-  options.weight_decay(settings.weight_decay).schedule(schedule_of(settings, steps_per_epoch));
-  if (mode == "naive") {
-    // Sparsification alone: what the paper's four corrections are measured against.
-    options.momentum_correction(MomentumCorrection::off).masking(false).clip_norm(0.0).schedule(
-        Schedule(settings.ratio));
-  } else if (sends_all(mode)) {
+  options.weight_decay(settings.weight_decay);
+  return options;
+}
+
+}  // namespace
+
+OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mode,
+                                 const torch::nn::Module& model, const RunSize& run) {
+  Chosen chosen = with_defaults(settings, run.workers, run.steps);
+  OptimizerChoice choice{options_of(chosen.settings), std::move(chosen.reason)};
+  SgdOptions& options = choice.options;
+  if (sends_all(mode)) {
     options.momentum_correction(MomentumCorrection::local)
         .algorithm(Algorithm::dense)
         .dense_transport(mode == "dense" ? ValueType::fp32 : ValueType::fp16)
         .dense_values(ValueType::fp32)
         .values(ValueType::fp32)
         .schedule(Schedule(1.0));
+    choice.reason.clear();
+    return choice;
   }
-  return options;
+  if (mode == "naive") {
+    // Sparsification alone: what the paper's four corrections are measured against.
+    options.momentum_correction(MomentumCorrection::off).masking(false).clip_norm(0.0);
+    chosen.settings.warmup = false;
+  }
+  if (settings.budget.empty()) {
+    options.schedule(schedule_of(chosen.settings, run.steps_per_epoch));
+    return choice;
+  }
+  const RunTraffic traffic{.model = specs_of(model),
+                           .compress = options.compress,
+                           .algorithm = options.algorithm(),
+                           .workers = run.workers,
+                           .steps = run.steps,
+                           .steps_per_epoch = run.steps_per_epoch};
+  const Spending spending = spend_budget(chosen.settings, traffic);
+  options.schedule(spending.schedule);
+  const auto last = static_cast<std::int64_t>(run.steps);
+  choice.reason += fmt::format(
+      "{}budget {}: {:.2g} epochs of warm-up, then {:.3g} %; {:.4g} MB to receive, {:.2g} % of "
+      "dense",
+      choice.reason.empty() ? "" : "; ", settings.budget, spending.warmup_epochs,
+      100.0 * spending.schedule.ratio_at(last), spending.bytes / 1e6,
+      run.workers > 1 ? 100.0 * spending.bytes / dense_bytes(traffic) : 0.0);
+  return choice;
 }
 
 }  // namespace dgc::train

@@ -8,8 +8,18 @@
 
 namespace dgc::train {
 
+/// What the choice depends on beside the settings.
+struct RunSize {
+  int workers = 1;
+  std::uint64_t steps = 0;
+  std::int64_t steps_per_epoch = 0;
+};
+struct OptimizerChoice {
+  SgdOptions options;
+  std::string reason;  ///< of what the settings left open; for the run's first lines
+};
 /// `mode` is one of modes_of(). Throws Error(invalid_argument).
-SgdOptions optimizer_options(const Settings& settings, const std::string& mode,
-                             std::int64_t steps_per_epoch);
+OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mode,
+                                 const torch::nn::Module& model, const RunSize& run);
 
 }  // namespace dgc::train

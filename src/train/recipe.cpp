@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/nearest.h"
 #include "dgc/error.h"
 #include "dgc/link.h"
+#include "train/budget.h"
 #include "train/lr_schedule.h"
 
 namespace dgc::train {
@@ -24,8 +26,8 @@ constexpr const char* kCommon = R"({
   "hidden": 1500, "layers": 2, "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
   "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
-  "mode": "dgc", "ratio": 0.001, "warmup-epochs": 1, "warmup-shape": "paper", "values": "fp16", "dense-values": "fp32",
-  "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "local", "masking": true, "clipping": true,
+  "mode": "dgc", "ratio": "auto", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "fp16", "dense-values": "auto",
+  "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "auto", "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
   "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2
 })";
@@ -147,6 +149,18 @@ std::string given_or(const json& given, const char* name, const std::string& oth
   return found != given.end() && found->is_string() ? found->get<std::string>() : otherwise;
 }
 
+void check_ratio(const std::string& text) {
+  if (text == "auto") return;
+  double ratio = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, ratio);
+  if (error != std::errc{} || rest != end || !(ratio >= 0.0 && ratio <= 1.0)) {
+    refuse("ratio", fmt::format("'{}' is not auto, nor a number in (0, 1]", text),
+           "0.001 is the paper's");
+  }
+  if (ratio == 0.0) refuse("ratio", "0 would send nothing", "0.001 is the paper's");
+}
+
 void check_together(const Settings& s, const json& given) {
   const auto fraction = [](const char* name, double value, bool one) {
     if (value < 0.0 || value > 1.0 || (value == 1.0 && !one)) {
@@ -155,8 +169,14 @@ void check_together(const Settings& s, const json& given) {
   };
   fraction("momentum", s.momentum, false);
   fraction("dropout", s.dropout, false);
-  fraction("ratio", s.ratio, true);
-  if (s.ratio == 0.0) refuse("ratio", "0 would send nothing", "0.001 is the paper's");
+  check_ratio(s.ratio);
+  if (!s.budget.empty()) {
+    check_budget(s.budget);
+    if (given.contains("ratio") && s.ratio != "auto") {
+      refuse("budget", fmt::format("{} and --ratio {} say the same in two ways", s.budget, s.ratio),
+             "leave one of them out");
+    }
+  }
   if (s.epochs <= 0.0 && s.steps == 0) refuse("epochs", "0 epochs and no --steps");
   if (s.nesterov && s.momentum == 0.0) refuse("nesterov", "needs a --momentum");
   if (!s.clipping && s.clip_norm == 0.0 && given.contains("clipping")) {

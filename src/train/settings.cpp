@@ -41,6 +41,12 @@ Field option(const std::string& option, T Settings::*member, std::string section
   return field;
 }
 
+/// A choice that the run makes where nobody else does.
+Field or_auto(Field field) {
+  field.choices.insert(field.choices.begin(), "auto");
+  return field;
+}
+
 std::vector<Field> make_fields() {
   using S = Settings;
   return {
@@ -96,25 +102,35 @@ std::vector<Field> make_fields() {
       {"mode", &S::mode, "Compression",
        "dense, dense-fp16, dgc or naive (dgc without its corrections); several, with commas, are "
        "compared"},
-      {"ratio", &S::ratio, "Compression", "share of the gradient's entries that is sent"},
+      {"ratio", &S::ratio, "Compression",
+       "share of the gradient's entries that is sent, such as 0.001; auto: by the numbers of "
+       "workers "
+       "and steps"},
+      {"budget", &S::budget, "Compression",
+       "in place of --ratio: what a worker may receive in the whole run, such as 40MB, or 1% of "
+       "what "
+       "it would receive densely"},
       {"warmup-epochs", &S::warmup_epochs, "Compression",
        "epochs in which sparsity grows from 75 % to the final one"},
       {"warmup-shape",
        &S::warmup_shape,
        "Compression",
-       "what warm-up sends: paper: 25, 6, 1.6, 0.4 % in equal parts; whole: all of the gradient",
-       {"paper", "whole"}},
+       "what warm-up sends: paper: 25, 6, 1.6, 0.4 % in equal parts; whole: all of the gradient; "
+       "auto: by the number of workers",
+       {"auto", "paper", "whole"}},
       option("values", &S::values, "Compression", "number format of the entries that are sent"),
-      option("dense_values", &S::dense_values, "Compression",
-             "number format of tensors of one dimension, in mode dgc"),
+      or_auto(option("dense_values", &S::dense_values, "Compression",
+                     "number format of tensors that are sent whole, in mode dgc; auto: fp16 where "
+                     "warm-up sends whole gradients, else fp32")),
       option("algorithm", &S::algorithm, "Compression", "how workers exchange what they send"),
       option("link", &S::link, "Compression",
              "link by which auto chooses, such as 100Mbps,25ms (default: it is measured)"),
       option("reselect", &S::reselect, "Compression",
              "allow auto to choose owner, which selects twice"),
-      option("momentum_correction", &S::momentum_correction, "Compression",
-             "local: the paper's (3.2); global: momentum of what all workers applied, for many "
-             "workers; off: momentum after the exchange"),
+      or_auto(option("momentum_correction", &S::momentum_correction, "Compression",
+                     "local: the paper's (3.2); global: momentum of what all workers applied, for "
+                     "many workers; off: momentum after the exchange; auto: by the number of "
+                     "workers")),
       option("masking", &S::masking, "Compression", "momentum factor masking (paper, 3.3)"),
       {"clipping", &S::clipping, "Compression", "local gradient clipping (paper, 3.2)"},
       {"warmup", &S::warmup, "Compression", "warm-up of the sparsity (paper, 3.3)"},
@@ -168,14 +184,6 @@ std::string type_name(const Field& field) {
 
 std::string list_of(const std::vector<std::string>& choices) {
   return fmt::format("{}", fmt::join(choices, ", "));
-}
-
-/// Momentum correction was a switch up to version 0.2; its files and scripts say true or false.
-json today(const Field& field, const json& value) {
-  if (field.name != "momentum-correction") return value;
-  if (value == json(true) || value == json("true")) return "local";
-  if (value == json(false) || value == json("false")) return "off";
-  return value;
 }
 
 /// What a value has to be for any recipe.
@@ -233,13 +241,22 @@ std::string type_word(const Field& field) {
   return kWords[field.member.index()];
 }
 
+/// Momentum correction was a switch up to version 0.2, and the ratio was a number.
+json todays(const std::string& name, const json& value) {
+  if (name == "ratio" && value.is_number()) return value.dump();
+  if (name != "momentum-correction") return value;
+  if (value == json(true) || value == json("true")) return "local";
+  if (value == json(false) || value == json("false")) return "off";
+  return value;
+}
+
 json parse_value(const Field& field, const std::string& text) {
   json value = text;
   if (field.member.index() != 0) {
     value = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (value.is_discarded()) value = text;
   }
-  value = today(field, value);
+  value = todays(field.name, value);
   check(field, value, "--" + field.name);
   return value;
 }
@@ -248,7 +265,7 @@ void apply(Settings& settings, const json& given, const std::string& source) {
   if (!given.is_object()) refuse(source, "settings", "is not an object of names and values");
   for (const auto& [name, given_value] : given.items()) {
     const Field& field = field_named(name, source);
-    const json value = today(field, given_value);
+    const json value = todays(field.name, given_value);
     check(field, value, source);
     std::visit(
         [&, &v = value](auto member) {

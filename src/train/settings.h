@@ -33,7 +33,8 @@ struct Settings {
   bool nesterov = false;
 
   std::string mode, values, dense_values, algorithm, momentum_correction, warmup_shape;
-  double ratio = 0.0, warmup_epochs = 0.0;
+  std::string ratio, budget;
+  double warmup_epochs = 0.0;
   bool masking = true, clipping = true, warmup = true;
 
   std::int64_t workers = 0, threads = 0, loaders = 0, seed = 0;
@@ -66,6 +67,9 @@ std::string type_word(const Field& field);
 /// Text from a command line as a value of the field's type. Throws Error(invalid_argument) naming
 /// the field, what was given and what it may be.
 nlohmann::json parse_value(const Field& field, const std::string& text);
+
+/// The value as this version writes it. Files of earlier versions write some in another way.
+nlohmann::json todays(const std::string& name, const nlohmann::json& value);
 
 /// The fields that `given` names take its values. `source` is for errors: "dgc.json" or a recipe's
 /// name. Throws Error(invalid_argument): a key that is no field, with the nearest; a wrong type; a

@@ -103,8 +103,11 @@ class Trainer {
     steps_ = settings_.steps > 0 ? static_cast<std::uint64_t>(settings_.steps)
                                  : steps_in(settings_.epochs);
     epochs_ = real(steps_) / real(steps_per_epoch_);
-    SgdOptions options =
-        optimizer_options(settings_, request.mode, static_cast<std::int64_t>(steps_per_epoch_));
+    OptimizerChoice choice =
+        choose_optimizer(settings_, request.mode, task_->model(),
+                         {group.size(), steps_, static_cast<std::int64_t>(steps_per_epoch_)});
+    reason_ = std::move(choice.reason);
+    SgdOptions& options = choice.options;
     chooses_ = options.algorithm() == Algorithm::automatic && group.size() > 1;
     if (chooses_ && request.resume) options.exchange.costs = kept_costs(group, request.folder);
     sgd_ = std::make_unique<Sgd>(group, task_->model(), options);
@@ -173,6 +176,7 @@ class Trainer {
       console_.say(fmt::format("[{}] {} of {} parameters sparse, overlap {}", request_.mode,
                                report.sparse_parameters, report.parameters, report.overlap));
     }
+    if (!reason_.empty()) console_.say(fmt::format("[{}] {}", request_.mode, reason_));
     if (chooses_) console_.say("[" + request_.mode + "] auto by " + costs_text(sgd_->costs()));
   }
 
@@ -450,6 +454,7 @@ class Trainer {
   std::uint64_t steps_per_epoch_ = 0, steps_ = 0;
   double epochs_ = 0.0;
   bool chooses_ = false;  // by costs: the algorithm is auto
+  std::string reason_;    // of what the settings left open
   double final_ratio_ = 1.0;
 
   Cursor cursor_;

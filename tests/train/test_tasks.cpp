@@ -174,6 +174,11 @@ TEST(TrainTask, EvaluationsAddUpForAnyNumberOfWorkers) {
   }
 }
 
+SgdOptions optimizer_options(const Settings& settings, const char* mode, std::int64_t epoch) {
+  const torch::nn::Linear model(30, 20);
+  return choose_optimizer(settings, mode, *model, {4, 5000, epoch}).options;
+}
+
 TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
   const Settings settings = resolve({{"recipe", "ptb"}, {"momentum", 0.9}, {"warmup-epochs", 2.0}});
   const SgdOptions dense = optimizer_options(settings, "dense", 100);
@@ -198,6 +203,21 @@ TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
   EXPECT_EQ(bare.clip_norm(), 0.0);
   EXPECT_FALSE(bare.masking());
   EXPECT_EQ(bare.momentum_correction(), MomentumCorrection::local);
+}
+
+TEST(TrainOptimizer, SaysWhatItChose) {
+  const torch::nn::Linear model(300, 200);
+  const auto reason = [&](const nlohmann::json& given, const char* mode, int workers) {
+    return choose_optimizer(resolve(given), mode, *model, {workers, 1000, 100}).reason;
+  };
+  EXPECT_EQ(
+      reason({{"recipe", "fashion"}}, "dgc", 32),
+      "momentum correction global, exchange owner, ratio 3.5 %, warm-up whole, 0.5 epochs: 16 "
+      "workers and more need owners and global momentum");
+  EXPECT_EQ(reason({{"recipe", "fashion"}}, "dense", 32), "");
+  const std::string budget = reason({{"recipe", "fashion"}, {"budget", "3%"}}, "dgc", 32);
+  EXPECT_NE(budget.find("budget 3%: 0.2 epochs of warm-up, then "), std::string::npos) << budget;
+  EXPECT_NE(budget.find("3 % of dense"), std::string::npos) << budget;
 }
 
 TEST(TrainOptimizer, AWarmUpThatCannotBeCountedIsRefused) {

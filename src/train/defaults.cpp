@@ -1,0 +1,88 @@
+// One table, from the results in docs/accuracy.md.
+//
+// The published form: each worker corrects its own momentum, sends 0.1 % to everybody and warms up.
+// It holds with few workers. With many, a worker's entry is mostly its own noise, and momentum of
+// its own pushes on where the others have moved the parameters meanwhile. Owners that select from
+// the sum, and momentum of what all applied, hold there. How much they send follows from the length
+// of the run: an entry waits for about 1/ratio steps, and that has to be a small part of it.
+#include "train/defaults.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dgc/schedule.h"
+#include "train/recipe.h"
+
+namespace dgc::train {
+namespace {
+
+constexpr double kPublishedRatio = 0.001;
+// Times that a run sends as many entries as the model has, at the least.
+constexpr double kCoverage = 35.0;
+// Beyond this owners send as much as half precision would.
+constexpr double kMostRatio = 0.25;
+constexpr int kManyWorkers = 16;
+
+struct Row {
+  const char* momentum_correction;
+  const char* algorithm;
+  bool covers;  ///< the ratio follows from the number of steps
+  const char* warmup_shape;
+  double warmup;  ///< of the recipe's epochs of warm-up
+  const char* why;
+};
+constexpr Row kFew = {"local", "auto", false,
+                      "paper", 1.0,    "the published form holds with few workers"};
+constexpr Row kMany = {"global", "owner", true,
+                       "whole",  0.5,     "16 workers and more need owners and global momentum"};
+constexpr Row kManyRecurrent = {"local", "auto", false,
+                                "paper", 1.0,    "the published form, for recurrent models"};
+
+const Row& row_for(int workers, Family family) {
+  if (workers < kManyWorkers) return kFew;
+  return family == Family::images ? kMany : kManyRecurrent;
+}
+
+double covering_ratio(std::uint64_t steps) {
+  const double ratio = kCoverage / static_cast<double>(std::max<std::uint64_t>(1, steps));
+  return std::clamp(ratio, kPublishedRatio, kMostRatio);
+}
+
+}  // namespace
+
+Chosen with_defaults(Settings settings, int workers, std::uint64_t steps) {
+  const Row& row = row_for(workers, family_of(settings.model));
+  Chosen chosen{std::move(settings), {}};
+  Settings& s = chosen.settings;
+  const auto say = [&](const std::string& words) {
+    chosen.reason += (chosen.reason.empty() ? "" : ", ") + words;
+  };
+  // Momentum and owners go together: whoever sets one of them knows what he wants of the other.
+  if (s.momentum_correction == "auto") {
+    s.momentum_correction = row.momentum_correction;
+    if (s.algorithm == "auto") s.algorithm = row.algorithm;
+    say(fmt::format("momentum correction {}, exchange {}", s.momentum_correction, s.algorithm));
+  }
+  const bool open = s.ratio == "auto";
+  if (open && s.budget.empty()) {
+    const double ratio = row.covers ? covering_ratio(steps) : kPublishedRatio;
+    s.ratio = fmt::format("{:.4g}", ratio);
+    say(fmt::format("ratio {:.3g} %", 100.0 * ratio));
+  }
+  if (s.warmup_shape == "auto") {
+    // A ratio that somebody chose has the paper's warm-up, as it always had.
+    s.warmup_shape = open ? row.warmup_shape : "paper";
+    if (open && s.warmup) {
+      s.warmup_epochs *= row.warmup;
+      const std::string length = fmt::format(", {:.3g} epochs", s.warmup_epochs);
+      say(fmt::format("warm-up {}{}", s.warmup_shape, s.budget.empty() ? length : ""));
+    }
+  }
+  const bool sends_whole = s.warmup && s.warmup_shape == "whole";
+  if (s.dense_values == "auto") s.dense_values = sends_whole ? "fp16" : "fp32";
+  if (!chosen.reason.empty()) chosen.reason += fmt::format(": {}", row.why);
+  return chosen;
+}
+
+}  // namespace dgc::train
