@@ -180,6 +180,11 @@ std::vector<Plan> plans_of(const Options& o, plan::Scenario& setup) {
   return plans;
 }
 
+/// What a worker keeps beside the model, in bytes: v, and u with local momentum correction.
+double residual_bytes(const plan::Scenario& setup, bool velocity) {
+  return (velocity ? 8.0 : 4.0) * static_cast<double>(setup.model.parameters);
+}
+
 json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
   const auto parameters = static_cast<double>(setup.model.parameters);
   json out = {{"model", setup.model.title},
@@ -190,6 +195,8 @@ json to_json(const plan::Scenario& setup, const std::vector<Plan>& plans) {
               {"values", name_of(setup.values)},
               {"message_bytes", plan::message_bytes(setup)},
               {"message_ratio", 4.0 * parameters / plan::message_bytes(setup)},
+              {"residual_bytes",
+               {{"local", residual_bytes(setup, true)}, {"global", residual_bytes(setup, false)}}},
               {"assumptions",
                {{"overlap", false},
                 {"payload_share", setup.payload},
@@ -249,6 +256,10 @@ std::string summary_of(const plan::Scenario& setup) {
 
 void print_plans(const plan::Scenario& setup, const std::vector<Plan>& plans) {
   fmt::print("{}.\n{}", summary_of(setup), plan::assumptions_text(setup));
+  fmt::print(
+      "Memory of a worker beside the model: {} with momentum correction local (u and v), {} "
+      "with global (v).\n",
+      bytes_text(residual_bytes(setup, true)), bytes_text(residual_bytes(setup, false)));
   for (std::size_t i = 0; i < plans.size();) {
     const double bandwidth = plans[i].bandwidth;
     fmt::print("\n{}\n", bandwidth_text(bandwidth));
