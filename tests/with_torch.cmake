@@ -43,7 +43,7 @@ endif()
 
 # `dgc train` from the outside.
 if(DGC_BUILD_APPS AND DGC_WITH_TORCH AND DGC_WITH_GLOO AND NOT DGC_SANITIZE)
-  foreach(part IN ITEMS same resume errors files)
+  foreach(part IN ITEMS same resume ratios errors files)
     dgc_script(train_${part} train/test_train.py ${part} $<TARGET_FILE:dgc_command> ${mpirun})
   endforeach()
   dgc_script(strangers train/test_strangers.py $<TARGET_FILE:dgc_command>)

@@ -8,6 +8,7 @@ set(with_threads
   engine/test_group.cpp
   exchange/test_cost.cpp
   exchange/test_exchange.cpp
+  exchange/test_free_ratio.cpp
   exchange/test_global_momentum.cpp
   exchange/test_owner.cpp)
 set(without_threads

@@ -104,6 +104,8 @@ class Compressor {
   Compressor& operator=(const Compressor&) = delete;
 
   const CompressOptions& options() const noexcept;
+  /// From the next step on. Not between compress() and commit().
+  void change_schedule(Schedule schedule);
 
   /// L2 norm over all values, summed in double in a fixed order. NaN or Inf if any value is.
   double norm(std::span<const Gradient> gradients) const;

@@ -47,6 +47,8 @@ struct ExchangeOptions {
   /// For `automatic`: the constants of another Exchange (its costs()), to choose as that one did.
   /// Wins over `link`.
   std::optional<Costs> costs = {};
+  /// Measures the link and the work with any algorithm, for free_ratio().
+  bool measure = false;
   /// Allows `automatic` to choose owner, which selects twice: not exactly what the others compute.
   bool reselect = false;
   /// Name of this machine for the hierarchical algorithm; empty: Group::host().
@@ -98,6 +100,12 @@ class Collected {
   friend class Exchange;
   struct Contents;
   std::unique_ptr<Contents> contents_;
+};
+
+/// Time of a step that an exchange may use: see Exchange::free_ratio.
+struct FreeTime {
+  double compute = 0.0;  ///< seconds that a step computes: forward and backward
+  double hidden = 0.0;   ///< seconds of them in which buckets can be on their way
 };
 
 /// One rank's side of the exchange of a model's gradients. All ranks make the same calls.
@@ -180,6 +188,15 @@ class Exchange {
   double norm(std::span<const Gradient> gradients) const;
   /// What `automatic` chooses by; the same on all ranks.
   const Costs& costs() const noexcept;
+
+  /// The largest ratio, from `least` to 0.25, at which the exchange is free, or nearly, as its
+  /// costs() predict: it ends while backward goes on (`time.hidden`), or adds at most 5 % to the
+  /// step. All ranks that give the same numbers get the same. See ExchangeOptions::measure.
+  double free_ratio(const FreeTime& time, double least) const;
+  /// From this step on (counted from 0), at least this share of the gradients is sent, whatever the
+  /// schedule says: Schedule::raised. All ranks call it between the same two steps. Once a step was
+  /// done, `from_step` is not the next one, for whose messages room is made already.
+  void raise_ratio(std::int64_t from_step, double ratio);
 
  private:
   struct Impl;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace dgc {
@@ -42,13 +43,18 @@ class Schedule {
   /// The ratio in (0, 1] at `step`, counted from 0.
   double ratio_at(std::int64_t step) const noexcept;
 
-  /// First step from which the final ratio holds.
+  /// First step from which the final ratio holds. What raised() asks for does not count.
   std::int64_t warmup_steps() const noexcept { return warmup_steps_; }
+
+  /// The same, but from `step` on never less than `ratio`, in place of what raised() asked for from
+  /// there on before. Throws Error(invalid_argument).
+  Schedule raised(std::int64_t step, double ratio) const;
 
   /// One line per stage (or per tenth of a ramp), with the ratios of ratio_at.
   std::string describe() const;
 
  private:
+  double planned_at(std::int64_t step) const noexcept;
   /// First step of a stage; of the one after the last, that of the final ratio.
   std::int64_t begin_of(std::size_t stage) const noexcept;
 
@@ -56,6 +62,7 @@ class Schedule {
   double first_ = 0.0;          // start of an exponential ramp; 0: none
   double final_ = 0.001;
   std::int64_t warmup_steps_ = 0;
+  std::vector<std::pair<std::int64_t, double>> raises_;  // by step: the least from there on
 };
 
 }  // namespace dgc

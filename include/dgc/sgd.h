@@ -290,6 +290,12 @@ class Sgd : public torch::optim::Optimizer {
   const State& state_of_rank() const noexcept;
   /// What the algorithm `automatic` chooses by.
   const Costs& costs() const noexcept;
+
+  /// The largest ratio at which the exchange is free, or nearly, where a step computes for so many
+  /// seconds (forward and backward): see Exchange::free_ratio, and ExchangeOptions::measure.
+  double free_ratio(double compute_seconds, double least) const;
+  /// At least this share is sent from a step on: see Exchange::raise_ratio.
+  void raise_ratio(std::int64_t from_step, double ratio);
   Group& group() noexcept;
 
   /// libtorch's way of saving an optimizer knows one file and one process: these throw

@@ -351,6 +351,14 @@ Compressor::~Compressor() = default;
 
 const CompressOptions& Compressor::options() const noexcept { return impl_->options; }
 
+void Compressor::change_schedule(Schedule schedule) {
+  if (impl_->step_open) {
+    throw Error(ErrorCode::wrong_order, "compress", "schedule", "cannot change within a step",
+                "call commit() or restore() first");
+  }
+  impl_->options.schedule = std::move(schedule);
+}
+
 double Compressor::norm(std::span<const Gradient> gradients) const {
   impl_->check_gradients(gradients);
   return impl_->norm(gradients);

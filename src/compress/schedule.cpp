@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "dgc/error.h"
@@ -150,7 +151,23 @@ Schedule Schedule::parse(std::string_view text, std::int64_t steps_per_epoch) {
   return stages(std::move(ratios), length, last);
 }
 
+Schedule Schedule::raised(std::int64_t step, double ratio) const {
+  checked_ratio(ratio);
+  Schedule schedule = *this;
+  std::erase_if(schedule.raises_, [&](const auto& raise) { return raise.first >= step; });
+  schedule.raises_.emplace_back(step, ratio);
+  return schedule;
+}
+
 double Schedule::ratio_at(std::int64_t step) const noexcept {
+  const auto next =
+      std::upper_bound(raises_.begin(), raises_.end(), step,
+                       [](std::int64_t s, const auto& raise) { return s < raise.first; });
+  return next == raises_.begin() ? planned_at(step)
+                                 : std::max(planned_at(step), std::prev(next)->second);
+}
+
+double Schedule::planned_at(std::int64_t step) const noexcept {
   if (step >= warmup_steps_) return final_;
   step = std::max<std::int64_t>(step, 0);
   if (first_ > 0.0) {
@@ -170,7 +187,7 @@ std::int64_t Schedule::begin_of(std::size_t stage) const noexcept {
 std::string Schedule::describe() const {
   std::string text;
   const auto line = [&](std::int64_t from, const std::string& to) {
-    const double ratio = ratio_at(from);
+    const double ratio = planned_at(from);
     text += fmt::format("steps {} {}: ratio {:.6g} (sparsity {:.6g} %)\n", from, to, ratio,
                         100.0 * (1.0 - ratio));
   };
@@ -186,12 +203,15 @@ std::string Schedule::describe() const {
     for (std::size_t stage = 1; stage <= stages_.size(); ++stage) {
       // A stage may be empty where there are more of them than steps, or go on with its ratio.
       const std::int64_t end = begin_of(stage);
-      if (end == begin || (end < warmup_steps_ && ratio_at(end) == ratio_at(begin))) continue;
+      if (end == begin || (end < warmup_steps_ && planned_at(end) == planned_at(begin))) continue;
       line(begin, fmt::format("to {}", end - 1));
       begin = end;
     }
   }
   line(warmup_steps_, "and on");
+  for (const auto& [step, ratio] : raises_) {
+    text += fmt::format("steps {} and on: ratio {:.6g} at the least\n", step, ratio);
+  }
   return text;
 }
 

@@ -19,6 +19,7 @@
 #include "engine/ended.h"
 #include "exchange/bucket.h"
 #include "exchange/driver.h"
+#include "exchange/free_ratio.h"
 #include "exchange/link_costs.h"
 #include "exchange/options.h"
 #include "wire/message.h"
@@ -132,7 +133,7 @@ struct Exchange::Impl {
   Costs find_costs() const {
     if (options.costs) return *options.costs;
     if (options.link) return costs_over(*options.link);
-    if (options.algorithm != Algorithm::automatic) return {};
+    if (options.algorithm != Algorithm::automatic && !options.measure) return {};
     std::uint64_t elements = 0;
     for (const TensorSpec& tensor : model) elements += tensor.elements();
     return measure_costs(group, {compressor.options(), options.dense_transport, elements});
@@ -496,6 +497,30 @@ std::span<const TensorStats> Exchange::stats() const noexcept { return impl_->co
 double Exchange::clip_factor() const noexcept { return impl_->compressor.clip_factor(); }
 
 const Costs& Exchange::costs() const noexcept { return impl_->costs; }
+
+double Exchange::free_ratio(const FreeTime& time, double least) const {
+  const Impl& my = *impl_;
+  return exchange::free_ratio({.model = my.model,
+                               .buckets = my.buckets,
+                               .compress = my.compressor.options(),
+                               .options = my.options,
+                               .setup = {my.group.size(), my.options.dense_transport, my.costs}},
+                              time, least);
+}
+
+void Exchange::raise_ratio(std::int64_t from_step, double ratio) {
+  Impl& my = *impl_;
+  if (my.submitted > 0) {
+    throw Error(ErrorCode::wrong_order, "exchange", "ratio", "cannot change within a step",
+                "call finish(), or abandon(), first");
+  }
+  if (my.compared && from_step <= static_cast<std::int64_t>(my.state.step())) {
+    throw Error(ErrorCode::wrong_order, "exchange", fmt::format("step {}", from_step),
+                "is too near: room for its messages is made already",
+                fmt::format("change the ratio from step {} on", my.state.step() + 1));
+  }
+  my.compressor.change_schedule(my.compressor.options().schedule.raised(from_step, ratio));
+}
 
 double Exchange::norm(std::span<const Gradient> gradients) const {
   if (!impl_->topology) return impl_->compressor.norm(gradients);

@@ -58,6 +58,7 @@ std::span<const Option<ExchangeOptions>> exchange_options() {
       choice_option("dense_transport", &O::dense_transport, value_types()),
       plain_option("skip_nonfinite", &O::skip_nonfinite),
       link_option(),
+      plain_option("measure", &O::measure),
       plain_option("reselect", &O::reselect),
       plain_option("host", &O::host, false),
   };

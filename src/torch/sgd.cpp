@@ -263,6 +263,32 @@ std::span<const TensorStats> Sgd::tensor_stats() const noexcept { return impl_->
 const State& Sgd::state_of_rank() const noexcept { return impl_->exchange->state(); }
 const SgdOptions& Sgd::options() const noexcept { return impl_->options; }
 const Costs& Sgd::costs() const noexcept { return impl_->exchange->costs(); }
+
+double Sgd::free_ratio(double compute_seconds, double least) const {
+  // Backward is about two thirds of the computing. What is in the last bucket has nothing to hide
+  // behind.
+  constexpr double kBackward = 2.0 / 3.0;
+  double all = 0.0;
+  double before_last = 0.0;
+  for (const std::vector<std::size_t>& bucket : impl_->plan) {
+    before_last = all;
+    for (const std::size_t t : bucket) {
+      all += static_cast<double>(impl_->parameter(t).spec().elements());
+    }
+  }
+  const bool overlaps = impl_->no_overlap().empty() && all > 0.0;
+  return impl_->exchange->free_ratio(
+      {.compute = compute_seconds,
+       .hidden = overlaps ? kBackward * compute_seconds * before_last / all : 0.0},
+      least);
+}
+
+void Sgd::raise_ratio(std::int64_t from_step, double ratio) {
+  impl_->require_idle("raise_ratio");
+  impl_->exchange->raise_ratio(from_step, ratio);
+  impl_->options.schedule(impl_->options.schedule().raised(from_step, ratio));
+}
+
 Group& Sgd::group() noexcept { return impl_->group; }
 
 void Sgd::save(torch::serialize::OutputArchive&) const {

@@ -20,6 +20,8 @@ namespace {
 constexpr double kPublishedRatio = 0.001;
 // Times that a run sends as many entries as the model has, at the least.
 constexpr double kCoverage = 35.0;
+// The same with all-gather, where each worker sends entries of its own.
+constexpr double kLeastCoverage = 7.0;
 // Beyond this owners send as much as half precision would.
 constexpr double kMostRatio = 0.25;
 constexpr int kManyWorkers = 16;
@@ -44,8 +46,8 @@ const Row& row_for(int workers, Family family) {
   return family == Family::images ? kMany : kManyRecurrent;
 }
 
-double covering_ratio(std::uint64_t steps) {
-  const double ratio = kCoverage / static_cast<double>(std::max<std::uint64_t>(1, steps));
+double covering_ratio(double coverage, std::uint64_t steps) {
+  const double ratio = coverage / static_cast<double>(std::max<std::uint64_t>(1, steps));
   return std::clamp(ratio, kPublishedRatio, kMostRatio);
 }
 
@@ -64,11 +66,13 @@ Chosen with_defaults(Settings settings, int workers, std::uint64_t steps) {
     if (s.algorithm == "auto") s.algorithm = row.algorithm;
     say(fmt::format("momentum correction {}, exchange {}", s.momentum_correction, s.algorithm));
   }
-  const bool open = s.ratio == "auto";
+  const bool controlled = s.ratio == kAutoRatio;
+  const bool open = controlled || s.ratio == kDefaultRatio;
   if (open && s.budget.empty()) {
-    const double ratio = row.covers ? covering_ratio(steps) : kPublishedRatio;
+    double ratio = row.covers ? covering_ratio(kCoverage, steps) : kPublishedRatio;
+    if (controlled) ratio = std::max(ratio, covering_ratio(kLeastCoverage, steps));
     s.ratio = fmt::format("{:.4g}", ratio);
-    say(fmt::format("ratio {:.3g} %", 100.0 * ratio));
+    say(fmt::format("ratio {:.3g} %{}", 100.0 * ratio, controlled ? " or more" : ""));
   }
   if (s.warmup_shape == "auto") {
     // A ratio that somebody chose has the paper's warm-up, as it always had.

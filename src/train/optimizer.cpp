@@ -62,6 +62,9 @@ OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mo
     options.momentum_correction(MomentumCorrection::off).masking(false).clip_norm(0.0);
     chosen.settings.warmup = false;
   }
+  choice.controlled = settings.ratio == kAutoRatio && run.workers > 1;
+  // An algorithm that was chosen by name measures nothing by itself.
+  options.exchange.measure = choice.controlled;
   if (settings.budget.empty()) {
     options.schedule(schedule_of(chosen.settings, run.steps_per_epoch));
     return choice;

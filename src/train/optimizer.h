@@ -16,7 +16,8 @@ struct RunSize {
 };
 struct OptimizerChoice {
   SgdOptions options;
-  std::string reason;  ///< of what the settings left open; for the run's first lines
+  std::string reason;       ///< of what the settings left open; for the run's first lines
+  bool controlled = false;  ///< the ratio is the least: RatioControl sends more where that is free
 };
 /// `mode` is one of modes_of(). Throws Error(invalid_argument).
 OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mode,

@@ -26,7 +26,7 @@ constexpr const char* kCommon = R"({
   "hidden": 1500, "layers": 2, "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
   "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
-  "mode": "dgc", "ratio": "auto", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "fp16", "dense-values": "auto",
+  "mode": "dgc", "ratio": "default", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "fp16", "dense-values": "auto",
   "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "auto", "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
   "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2
@@ -150,12 +150,12 @@ std::string given_or(const json& given, const char* name, const std::string& oth
 }
 
 void check_ratio(const std::string& text) {
-  if (text == "auto") return;
+  if (text == kDefaultRatio || text == kAutoRatio) return;
   double ratio = 0.0;
   const char* const end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, ratio);
   if (error != std::errc{} || rest != end || !(ratio >= 0.0 && ratio <= 1.0)) {
-    refuse("ratio", fmt::format("'{}' is not auto, nor a number in (0, 1]", text),
+    refuse("ratio", fmt::format("'{}' is not default, auto, nor a number in (0, 1]", text),
            "0.001 is the paper's");
   }
   if (ratio == 0.0) refuse("ratio", "0 would send nothing", "0.001 is the paper's");
@@ -172,10 +172,14 @@ void check_together(const Settings& s, const json& given) {
   check_ratio(s.ratio);
   if (!s.budget.empty()) {
     check_budget(s.budget);
-    if (given.contains("ratio") && s.ratio != "auto") {
+    if (given.contains("ratio") && s.ratio != kDefaultRatio) {
       refuse("budget", fmt::format("{} and --ratio {} say the same in two ways", s.budget, s.ratio),
              "leave one of them out");
     }
+  }
+  if (s.ratio == kAutoRatio && s.algorithm == "hierarchical") {
+    refuse("ratio", "auto does not know what hosts of several workers have time for",
+           "give a number, or another --algorithm");
   }
   if (s.epochs <= 0.0 && s.steps == 0) refuse("epochs", "0 epochs and no --steps");
   if (s.nesterov && s.momentum == 0.0) refuse("nesterov", "needs a --momentum");

@@ -103,9 +103,8 @@ std::vector<Field> make_fields() {
        "dense, dense-fp16, dgc or naive (dgc without its corrections); several, with commas, are "
        "compared"},
       {"ratio", &S::ratio, "Compression",
-       "share of the gradient's entries that is sent, such as 0.001; auto: by the numbers of "
-       "workers "
-       "and steps"},
+       "share of the gradient's entries that is sent, such as 0.001; default: by the numbers of "
+       "workers and steps; auto: that, and more where the network has time for it"},
       {"budget", &S::budget, "Compression",
        "in place of --ratio: what a worker may receive in the whole run, such as 40MB, or 1% of "
        "what "

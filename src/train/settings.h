@@ -14,6 +14,10 @@
 namespace dgc::train {
 
 /// All of them have a value: a recipe fills them in. fields() has what each means.
+/// Values of --ratio beside numbers: by the table of defaults, and that or more where it is free.
+inline constexpr const char* kDefaultRatio = "default";
+inline constexpr const char* kAutoRatio = "auto";
+
 struct Settings {
   std::string recipe, preset, model;
   std::string data, train, valid, test, unit;

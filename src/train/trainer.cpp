@@ -26,6 +26,7 @@
 #include "train/metrics_log.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
+#include "train/ratio_control.h"
 #include "train/resume_point.h"
 #include "train/run_costs.h"
 #include "train/run_folder.h"
@@ -34,6 +35,8 @@
 
 namespace dgc::train {
 namespace {
+
+constexpr auto kLastStep = std::numeric_limits<std::int64_t>::max();
 
 class Stopwatch {
  public:
@@ -108,13 +111,19 @@ class Trainer {
                          {group.size(), steps_, static_cast<std::int64_t>(steps_per_epoch_)});
     reason_ = std::move(choice.reason);
     SgdOptions& options = choice.options;
-    chooses_ = options.algorithm() == Algorithm::automatic && group.size() > 1;
+    chooses_ =
+        (options.algorithm() == Algorithm::automatic || choice.controlled) && group.size() > 1;
     if (chooses_ && request.resume) options.exchange.costs = kept_costs(group, request.folder);
     sgd_ = std::make_unique<Sgd>(group, task_->model(), options);
     // Dropout differs between workers, and the same run has the same dropout.
     torch::manual_seed(static_cast<std::uint64_t>(settings_.seed) * 1'000'003u +
                        static_cast<std::uint64_t>(group.rank()) + 1);
-    final_ratio_ = sgd_->options().schedule().ratio_at(std::numeric_limits<std::int64_t>::max());
+    if (choice.controlled) {
+      control_.emplace(*sgd_, request.folder, sgd_->options().schedule().ratio_at(kLastStep),
+                       steps_);
+    }
+    final_ratio_ = sgd_->options().schedule().ratio_at(kLastStep);
+    warmup_steps_ = static_cast<std::uint64_t>(sgd_->options().schedule().warmup_steps());
   }
 
   /// The others would wait for this rank until their deadline, and not know why.
@@ -204,7 +213,8 @@ class Trainer {
       if (item.batch.weight != 1.0) loss = loss * item.batch.weight;
       loss.backward();
     }
-    times.compute += clock_.lap();
+    const double computed = clock_.lap();
+    times.compute += computed;
     if (request_.stop != nullptr && *request_.stop != 0) sgd_->request_stop();
     sgd_->step();
     cursor_.next(*task_);
@@ -213,12 +223,17 @@ class Trainer {
     add(times, stats);
     times.other += clock_.lap() - stats.waiting - stats.apply;
     add(totals_.all, stats);
-    if (stats.ratio <= final_ratio_) add(totals_.steady, stats);
+    if (stats.step >= warmup_steps_) add(totals_.steady, stats);
     ++since_.steps;
     since_.read += item.batch.examples;
     since_.examples += task_->examples_in(item.draw.count);
     unread_ += item.draw.count;
     if (cursor_.position == 0 || sgd_->steps() == steps_ || every(settings_.log_every)) log_step();
+    if (control_) {
+      if (const std::string line = control_->after_step(computed); !line.empty()) {
+        console_.say(fmt::format("[{}] {}", request_.mode, line));
+      }
+    }
     times.other += clock_.lap();
   }
 
@@ -365,6 +380,7 @@ class Trainer {
     const Patience patience(group_);
     const auto checkpoint = load_checkpoint(request_.folder / kCheckpoints, *sgd_);
     if (!checkpoint) return;
+    if (control_) control_->resume();
     const ResumePoint point = ResumePoint::from(checkpoint->user);
     cursor_ = {point.epoch, point.position};
     // Text has other rows with another number of workers: the nearest place in it.
@@ -456,6 +472,8 @@ class Trainer {
   bool chooses_ = false;  // by costs: the algorithm is auto
   std::string reason_;    // of what the settings left open
   double final_ratio_ = 1.0;
+  std::uint64_t warmup_steps_ = 0;
+  std::optional<RatioControl> control_;  // with --ratio auto
 
   Cursor cursor_;
   Stopwatch clock_;

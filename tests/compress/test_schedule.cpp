@@ -142,6 +142,23 @@ TEST(Schedule, RefusesStepsThatCannotBeCounted) {
             std::numeric_limits<std::int64_t>::max());
 }
 
+TEST(Schedule, CanBeRaisedFromAStepOn) {
+  const Schedule plan = Schedule::stages({0.25, 0.05}, 10, 0.001);
+  const Schedule raised = plan.raised(5, 0.1).raised(30, 0.01).raised(40, 0.0005);
+  EXPECT_EQ(raised.ratio_at(4), 0.25);
+  EXPECT_EQ(raised.ratio_at(9), 0.25) << "never less than planned";
+  EXPECT_EQ(raised.ratio_at(10), 0.1);
+  EXPECT_EQ(raised.ratio_at(29), 0.1);
+  EXPECT_EQ(raised.ratio_at(30), 0.01);
+  EXPECT_EQ(raised.ratio_at(40), 0.001) << "never less than planned";
+  EXPECT_EQ(raised.warmup_steps(), 20);
+  EXPECT_EQ(raised.raised(20, 0.02).ratio_at(30), 0.02) << "what came later is replaced";
+  EXPECT_EQ(plan.ratio_at(10), 0.05) << "the plan itself stays";
+  EXPECT_EQ(plan.raised(30, 0.01).describe(),
+            plan.describe() + "steps 30 and on: ratio 0.01 at the least\n");
+  for (const double ratio : {0.0, -1.0, 1.5}) EXPECT_THROW(plan.raised(0, ratio), Error);
+}
+
 TEST(Schedule, StagesOfThePaperEndAboveTheFinalRatio) {
   EXPECT_EQ(Schedule::paper_stages(), (std::vector<double>{0.25, 0.0625, 0.015625, 0.004}));
   EXPECT_EQ(Schedule::paper_stages(0.015625), (std::vector<double>{0.25, 0.0625}));

@@ -33,6 +33,7 @@ struct Way {
   bool nesterov = false;
   ValueType values = ValueType::fp32;
   ValueType transport = ValueType::fp32;
+  ValueType dense_values = ValueType::fp32;
 };
 
 Tensors gradients_at(int rank, int step) {
@@ -52,6 +53,7 @@ Outcome train(const Way& way, double ratio, int steps) {
   compress.nesterov = way.nesterov;
   compress.momentum_correction = MomentumCorrection::global;
   compress.values = way.values;
+  compress.dense_values = way.dense_values;
   Outcome outcome{.applied = {}, .residuals = zeros(), .every_update = {}};
   std::mutex mutex;
   const auto errors = run_ranks(kWorkers, 60s, [&](Group& group) {
@@ -100,6 +102,9 @@ const Way kWays[] = {
     {Algorithm::owner},
     {Algorithm::owner, true, ValueType::fp16},
     {Algorithm::owner, false, ValueType::int8},
+    {Algorithm::owner, false, ValueType::int8, ValueType::fp32, ValueType::int8},
+    {Algorithm::owner, true, ValueType::fp16, ValueType::fp32, ValueType::sign},
+    {Algorithm::allgather, false, ValueType::fp16, ValueType::fp32, ValueType::int8},
     {Algorithm::dense, false},
     {Algorithm::dense, true, ValueType::fp32, ValueType::fp16},
     {Algorithm::hierarchical},

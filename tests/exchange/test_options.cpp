@@ -44,6 +44,7 @@ TEST(Options, AreReadAndWritten) {
                                  .dense_transport = ValueType::fp16,
                                  .skip_nonfinite = true,
                                  .link = parse_link("link", "100Mbps,25ms"),
+                                 .measure = true,
                                  .reselect = true,
                                  .host = "a"};
   expect_round_trip(exchange_options(), exchange);
@@ -90,7 +91,7 @@ TEST(Options, ComparedAreThoseThatChangeTheResult) {
             "values fp32\ndense_values fp32\nindices auto\n");
   EXPECT_EQ(compared_text(exchange_options(), ExchangeOptions{}),
             "algorithm auto\ncheck_parameters_every 100\ndense_transport fp32\n"
-            "skip_nonfinite false\nlink \nreselect false\n");
+            "skip_nonfinite false\nlink \nmeasure false\nreselect false\n");
 }
 
 }  // namespace

@@ -68,6 +68,17 @@ TEST(Defaults, ManyWorkersSendWhatTheLengthOfTheRunAsksFor) {
   EXPECT_EQ(text.settings.ratio, "0.001");
 }
 
+TEST(Defaults, AutoSendsWhatTheLengthOfTheRunAsksForAtTheLeast) {
+  const Settings settings = resolve({{"recipe", "fashion"}, {"ratio", "auto"}});
+  const Chosen chosen = with_defaults(settings, 4, 1000);
+  EXPECT_EQ(chosen.settings.ratio, "0.007");
+  EXPECT_NE(chosen.reason.find("ratio 0.7 % or more"), std::string::npos) << chosen.reason;
+  EXPECT_EQ(with_defaults(settings, 4, 100'000).settings.ratio, "0.001");
+  const Settings usual = resolve({{"recipe", "fashion"}});
+  EXPECT_EQ(with_defaults(settings, 32, 1000).settings.ratio,
+            with_defaults(usual, 32, 1000).settings.ratio);
+}
+
 TEST(Defaults, WhatSomebodyChoseStays) {
   const json given = {{"recipe", "fashion"}, {"ratio", 0.01}, {"momentum-correction", "local"}};
   const Chosen chosen = with_defaults(resolve(given), 32, 1000);
@@ -148,7 +159,9 @@ TEST(Budget, WordsThatAreNoneAreNamed) {
   }
   EXPECT_NE(error_of({{"recipe", "fashion"}, {"budget", "1%"}, {"ratio", 0.01}}).find("two ways"),
             std::string::npos);
-  EXPECT_EQ(error_of({{"recipe", "fashion"}, {"budget", "1.5 GB"}, {"ratio", "auto"}}), "");
+  EXPECT_EQ(error_of({{"recipe", "fashion"}, {"budget", "1.5 GB"}, {"ratio", "default"}}), "");
+  EXPECT_NE(error_of({{"recipe", "fashion"}, {"budget", "1%"}, {"ratio", "auto"}}).find("two ways"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """dgc train from the outside: test_train.py PART DGC [MPIRUN...]
 
-Parts: same (the ways to start workers agree), resume (signals and kills), errors (bad input), files
+Parts: same (the ways to start workers agree), resume (signals and kills), ratios (--ratio auto), errors (bad input), files
 (what a run leaves).
 """
 import base64
@@ -234,6 +234,36 @@ def resume():
           again.stderr)
 
 
+def ratios():
+    """--ratio auto: what was decided is what was sent, and a run that is resumed repeats it."""
+    job = [word for word in CNN if word not in ("--link", "1Gbps,0.1ms")]
+    job += ["--examples", "1280", "--batch", "64", "--steps", "60", "--no-warmup", "--checkpoint-every", "20", "--ratio", "auto", *THREADS]
+    for algorithm in ("allgather", "owner"):
+        folder = HERE / f"free-{algorithm}"
+        done = run(*job, "--algorithm", algorithm, "--link", "100Gbps,0.001ms", "--out", folder)
+        check(f"{algorithm}: --ratio auto trains", done.returncode == 0, done.stderr)
+        decided = json.loads((folder / "dgc/ratios.json").read_text())["decisions"]
+        lines = [json.loads(line) for line in (folder / "dgc/metrics.jsonl").read_text().splitlines()]
+        sent = {line["step"]: line["ratio"] for line in lines if line["type"] == "step"}
+        least = sent[1]
+        due = {step: max([least] + [d["ratio"] for d in decided if d["from_step"] < step][-1:]) for step in sent}
+        check(f"{algorithm}: a fast link has room for more, from the step that was said",
+              decided and max(sent.values()) > 1.1 * least and sent == due, (decided, sent))
+        check(f"{algorithm}: it is said", "is sent: free beside" in done.stderr, done.stderr)
+        expected = hashes(folder)
+        newest = max((folder / "dgc/checkpoints").iterdir())
+        shutil.rmtree(newest)
+        for name in ("dgc/result.json", "summary.json"):
+            (folder / name).unlink()
+        again = run("train", "--resume", folder)
+        check(f"{algorithm}: resumes with the same ratios", again.returncode == 0
+              and "continues after step 40" in again.stderr and hashes(folder) == expected, again.stderr)
+    done = run(*job, "--link", "1kbps,1s", "--out", HERE / "none-free")
+    decided = json.loads((HERE / "none-free/dgc/ratios.json").read_text())["decisions"]
+    check("a slow link has room for nothing", done.returncode == 0 and decided
+          and {d["ratio"] for d in decided} == {least}, (decided, done.stderr))
+
+
 def idx(folder, images=40, labels=40, label=3, cut=0, test_side=28):
     folder.mkdir()
     for half, side in (("train", 28), ("t10k", test_side)):
@@ -437,7 +467,7 @@ def files():
 
 
 try:
-    {"same": same, "resume": resume, "errors": errors, "files": files}[PART]()
+    {"same": same, "resume": resume, "ratios": ratios, "errors": errors, "files": files}[PART]()
 finally:
     shutil.rmtree(HERE, ignore_errors=True)
 if failures:
