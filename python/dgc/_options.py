@@ -55,9 +55,11 @@ class Options:
         "of SGD; 0 turns momentum correction off. The optimizer has none.", RANKS, CORE)
     nesterov: bool = _option(False, _check.FLAG, "True", "Nesterov momentum.", RANKS, CORE)
     momentum_correction: str = _option(
-        "local", _check.one_of(("local", "global")), "'global'",
+        "local", _check.one_of(("local", "global", "off")), "'global'",
         "\"local\": the paper's, each rank accumulates a velocity of its own. \"global\": momentum "
-        "of what all ranks applied, for many ranks; no velocity, and nothing is masked.",
+        "of what all ranks applied, for many ranks; no velocity, and nothing is masked. \"off\": "
+        "the optimizer has the momentum, torch.optim.SGD with the same momentum and nesterov; this "
+        "is gradient dropping (the paper's eq. 5), to compare with.",
         RANKS, CORE)
     clip_norm: float = _option(
         0.0, _check.optional(_check.within(0.0), 0.0), "0.25",
@@ -140,6 +142,11 @@ class Options:
     def has_velocity(self) -> bool:
         """Whether a rank has u beside v."""
         return self.momentum != 0.0 and self.momentum_correction == "local"
+
+    @property
+    def late(self) -> bool:
+        """Whether momentum is the optimizer's, which applies it to what all ranks have sent."""
+        return self.momentum != 0.0 and self.momentum_correction == "off"
 
     @property
     def feedback(self) -> float:

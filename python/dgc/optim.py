@@ -8,6 +8,7 @@ import torch
 
 from . import _check, _core
 from ._check import FLAG, within
+from ._options import Options
 
 _OPTIONS = {
     "lr": (within(0.0), "0.1"),
@@ -110,12 +111,24 @@ def _check_group(group: Dict[str, Any]) -> None:
 _RULE = "apply p.grad with torch.optim.SGD(lr=..., momentum=0), or with dgc.SGD for weight decay"
 
 
-def momentum_problem(optimizer: torch.optim.Optimizer, momentum: float, nesterov: bool) -> str:
+def momentum_problem(optimizer: torch.optim.Optimizer, options: Options) -> str:
     """Why an optimizer does not go with the state's momentum; empty if it does. Asked at each step:
     OneCycleLR, for example, gives an optimizer a momentum that it did not have."""
+    momentum, nesterov = options.momentum, options.nesterov
     for group in optimizer.param_groups:
         own = group.get("momentum", 0.0)
-        if isinstance(optimizer, SGD):
+        if options.late:
+            if type(optimizer) is not torch.optim.SGD or group["dampening"] != 0.0:
+                return (
+                    "momentum_correction='off' leaves momentum to torch.optim.SGD without "
+                    f"dampening, and this is {type(optimizer).__name__}"
+                )
+            if (own, group["nesterov"]) != (momentum, nesterov):
+                return (
+                    f"torch.optim.SGD has momentum {own}, nesterov {group['nesterov']}, this state "
+                    f"{momentum} and {nesterov}, with momentum_correction='off': give both the same"
+                )
+        elif isinstance(optimizer, SGD):
             if (own, group["nesterov"]) != (momentum, nesterov):
                 return (
                     f"dgc.SGD has momentum {own}, nesterov {group['nesterov']}, "
@@ -154,8 +167,7 @@ def warn_without_optimizer() -> None:
 def check_optimizer(
     optimizer: torch.optim.Optimizer,
     parameters: Set[torch.Tensor],
-    momentum: float,
-    nesterov: bool,
+    options: Options,
 ) -> None:
     """An optimizer that would train wrongly is refused, one that may is warned about."""
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -168,11 +180,14 @@ def check_optimizer(
         )
     kind = type(optimizer).__name__
     is_known = isinstance(optimizer, (SGD, torch.optim.SGD))
-    problem = momentum_problem(optimizer, momentum, nesterov)
+    problem = momentum_problem(optimizer, options)
     if not problem and not is_known and type(optimizer).__module__.startswith("torch.optim."):
         problem = f"{kind} computes its step from more than the gradient, as it comes without dgc"
     if problem:
-        _core.fail("invalid_argument", "DGCState", "optimizer", problem, _RULE)
+        late = f"torch.optim.SGD(lr=..., momentum={options.momentum}, nesterov={options.nesterov})"
+        _core.fail(
+            "invalid_argument", "DGCState", "optimizer", problem, late if options.late else _RULE
+        )
     if not any(p in parameters for group in optimizer.param_groups for p in group["params"]):
         _core.fail(
             "invalid_argument",
@@ -181,14 +196,14 @@ def check_optimizer(
             "has none of the parameters of this state",
             "make both of the same model",
         )
-    if isinstance(optimizer, SGD):
+    if isinstance(optimizer, SGD) or options.late:
         return
     if not is_known:
         _warn(
             f"dgc.DGCState does not know {kind}: it has to apply w -= lr * p.grad, without "
             "momentum of its own"
         )
-    if momentum != 0.0 and any(
+    if options.momentum != 0.0 and any(
         group.get("weight_decay", 0.0) != 0.0 for group in optimizer.param_groups
     ):
         _warn(

@@ -63,7 +63,8 @@ class DGCState:
     :param process_group: that DDP uses; None for the default one.
     :param optimizer: that applies the gradients: torch.optim.SGD without momentum, or
         :class:`dgc.SGD`. It has to be given, because one with momentum of its own (SGD, Adam) would
-        train wrongly: it is refused. None leaves this to you, with a warning.
+        train wrongly: it is refused. (With ``momentum_correction="off"`` the momentum is its.) None
+        leaves this to you, with a warning.
     :param scaler: a GradScaler. Gradients are unscaled before anything else; a step with Inf or NaN
         on any rank is skipped on all.
 {Options.documentation()}    """
@@ -373,7 +374,7 @@ class DGCState:
             )
 
     def _watch(self, optimizer: torch.optim.Optimizer, parameters: "set[torch.Tensor]") -> None:
-        check_optimizer(optimizer, parameters, self._options.momentum, self._options.nesterov)
+        check_optimizer(optimizer, parameters, self._options)
         self._optimizer = weakref.ref(optimizer)
         if isinstance(optimizer, SGD):
             optimizer.dgc_state = self
@@ -383,7 +384,7 @@ class DGCState:
         optimizer = self._optimizer() if self._optimizer is not None else None
         if optimizer is None:
             return
-        problem = momentum_problem(optimizer, self._options.momentum, self._options.nesterov)
+        problem = momentum_problem(optimizer, self._options)
         if problem:
             _core.fail(
                 "wrong_order",

@@ -224,6 +224,22 @@ def optimizers(rank):
         state(torch.optim.RMSprop(parameters)),
     )
     refused("give both the same", state(dgc.SGD(parameters, lr=0.1, momentum=0.5)))
+
+    def late(**options):
+        sgd = torch.optim.SGD(parameters, lr=0.1, **options)
+        return lambda: dgc.DGCState(model, optimizer=sgd, momentum_correction="off")
+
+    assert warned(late(momentum=0.9, weight_decay=1e-4)) == []
+    refused("'off': give both the same", late())
+    refused("'off': give both the same", late(momentum=0.9, nesterov=True))
+    refused("without dampening", late(momentum=0.9, dampening=0.1))
+    for kind in (dgc.SGD, torch.optim.Adam):
+        refused(
+            f"torch.optim.SGD without dampening, and this is {kind.__name__}",
+            lambda: dgc.DGCState(
+                model, optimizer=kind(parameters, lr=0.1), momentum_correction="off"
+            ),
+        )
     refused("has none of the parameters", state(torch.optim.SGD(Recorded().parameters(), lr=0.1)))
     refused("optimizer: is 0.1 (float), but has to be an optimizer of PyTorch, or None", state(0.1))
     assert caught(lambda: dgc.DGCState(model)).startswith(

@@ -15,7 +15,7 @@ STEPS = 100
 
 def with_dgc(rank, momentum, nesterov, decay, clip, path, correction="local"):
     sgd = functools.partial(
-        dgc.SGD, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay
+        torch.optim.SGD if correction == "off" else dgc.SGD, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay
     )
     training = Training(
         optimizer=sgd,
@@ -155,6 +155,10 @@ class Equivalence(unittest.TestCase):
         ):
             with self.subTest(path=path, nesterov=nesterov, decay=decay):
                 self.compare(path=path, nesterov=nesterov, decay=decay, correction="global")
+
+    def test_momentum_of_the_optimizer(self):
+        self.compare(nesterov=True, decay=1e-2, correction="off")
+        self.compare(path="torch", correction="off")
 
     def test_clipping(self):
         for path, ranks in (("core", 4), ("core", 2), ("torch", 2)):

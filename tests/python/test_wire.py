@@ -42,6 +42,12 @@ def train(rank, folder, options, denormals):
     with torch.no_grad():
         for p in model.parameters():
             p.zero_()
+    if options.get("momentum_correction") == "off":
+        nesterov = options.get("nesterov", False)
+        options = {
+            **options,
+            "optimizer": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=nesterov),
+        }
     training = Training(
         model, ddp={"bucket_cap_mb": 1024}, ratio=RATIO, check_parameters_every=0, **options
     )
@@ -175,6 +181,7 @@ class Wire(unittest.TestCase):
             ({"values": "fp16", "nesterov": True, **shared}, 2),
             ({"values": "fp16", "nesterov": True, "path": "torch", **shared}, 2),
             ({"values": "fp16", **owner, **shared}, 3),
+            ({"values": "fp16", "nesterov": True, "momentum_correction": "off"}, 2),
         )
         for options, workers in cases:
             with self.subTest(workers=workers, **options):
