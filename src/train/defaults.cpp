@@ -4,7 +4,8 @@
 // It holds with few workers. With many, a worker's entry is mostly its own noise, and momentum of
 // its own pushes on where the others have moved the parameters meanwhile. Owners that select from
 // the sum, and momentum of what all applied, hold there. How much they send follows from the length
-// of the run: an entry waits for about 1/ratio steps, and that has to be a small part of it.
+// of the run: an entry waits for about 1/ratio steps, and that has to be a small part of it. Entries
+// of 8 bits leave room for more of them.
 #include "train/defaults.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr double kPublishedRatio = 0.001;
 // Times that a run sends as many entries as the model has, at the least.
-constexpr double kCoverage = 35.0;
+constexpr double kCoverage = 60.0;
 // The same with all-gather, where each worker sends entries of its own.
 constexpr double kLeastCoverage = 7.0;
 // Beyond this owners send as much as half precision would.
@@ -30,16 +31,32 @@ struct Row {
   const char* momentum_correction;
   const char* algorithm;
   bool covers;  ///< the ratio follows from the number of steps
+  const char* values;
   const char* warmup_shape;
   double warmup;  ///< of the recipe's epochs of warm-up
   const char* why;
 };
-constexpr Row kFew = {"local", "auto", false,
-                      "paper", 1.0,    "the published form holds with few workers"};
-constexpr Row kMany = {"global", "owner", true,
-                       "whole",  0.5,     "16 workers and more need owners and global momentum"};
-constexpr Row kManyRecurrent = {"local", "auto", false,
-                                "paper", 1.0,    "the published form, for recurrent models"};
+constexpr Row kFew = {.momentum_correction = "local",
+                      .algorithm = "auto",
+                      .covers = false,
+                      .values = "fp16",
+                      .warmup_shape = "paper",
+                      .warmup = 1.0,
+                      .why = "the published form holds with few workers"};
+constexpr Row kMany = {.momentum_correction = "global",
+                       .algorithm = "owner",
+                       .covers = true,
+                       .values = "int8",
+                       .warmup_shape = "whole",
+                       .warmup = 0.5,
+                       .why = "16 workers and more need owners and global momentum"};
+constexpr Row kManyRecurrent = {.momentum_correction = "local",
+                                .algorithm = "auto",
+                                .covers = false,
+                                .values = "fp16",
+                                .warmup_shape = "paper",
+                                .warmup = 1.0,
+                                .why = "the published form, for recurrent models"};
 
 const Row& row_for(int workers, Family family) {
   if (workers < kManyWorkers) return kFew;
@@ -74,6 +91,8 @@ Chosen with_defaults(Settings settings, int workers, std::uint64_t steps) {
     s.ratio = fmt::format("{:.4g}", ratio);
     say(fmt::format("ratio {:.3g} %{}", 100.0 * ratio, controlled ? " or more" : ""));
   }
+  // A format that somebody did not choose follows the ratio.
+  if (s.values == "auto") s.values = open ? row.values : kFew.values;
   if (s.warmup_shape == "auto") {
     // A ratio that somebody chose has the paper's warm-up, as it always had.
     s.warmup_shape = open ? row.warmup_shape : "paper";

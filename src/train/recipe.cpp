@@ -26,7 +26,7 @@ constexpr const char* kCommon = R"({
   "hidden": 1500, "layers": 2, "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
   "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
-  "mode": "dgc", "ratio": "default", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "fp16", "dense-values": "auto",
+  "mode": "dgc", "ratio": "default", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "auto", "dense-values": "auto",
   "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "auto", "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
   "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2

@@ -117,7 +117,9 @@ std::vector<Field> make_fields() {
        "what warm-up sends: paper: 25, 6, 1.6, 0.4 % in equal parts; whole: all of the gradient; "
        "auto: by the number of workers",
        {"auto", "paper", "whole"}},
-      option("values", &S::values, "Compression", "number format of the entries that are sent"),
+      or_auto(option("values", &S::values, "Compression",
+                     "number format of the entries that are sent; auto: fp16, or int8 by the number "
+                     "of workers")),
       or_auto(option("dense_values", &S::dense_values, "Compression",
                      "number format of tensors that are sent whole, in mode dgc; auto: fp16 where "
                      "warm-up sends whole gradients, else fp32")),

@@ -444,7 +444,7 @@ def files():
           hashes(HERE / "again") == hashes(folder), again.stderr)
     check("--quiet is quiet", again.stderr == "", again.stderr)
     check("config.json has the effective settings",
-          config["workers"] == 2 and config["lr"] == 0.01 and config["values"] == "fp16")
+          config["workers"] == 2 and config["lr"] == 0.01 and config["dense-values"] == "fp16")
     listed = json.loads(run("train", "--list", "--json").stdout)
     check("--list has every recipe", [r["recipe"] for r in listed] ==
           ["fashion", "text", "speech", "cifar10", "imagenet", "ptb", "an4", "librispeech", "synthetic"])
