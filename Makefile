@@ -40,7 +40,7 @@ define compile
 endef
 endif
 
-.PHONY: all build demo test check check-all sanitize sanitize-torch threads fuzz lint lint-all browser storm mutations format clean
+.PHONY: all build demo test check check-all sanitize sanitize-torch threads fuzz lint lint-all browser storm mutations gpu format clean
 
 all: build
 
@@ -63,6 +63,7 @@ check: sanitize threads fuzz lint browser
 check-all:
 	@$(MAKE) test sanitize threads sanitize-torch lint-all browser storm mutations
 	@$(MAKE) fuzz FUZZ_SECONDS=300
+	@if scripts/torch-environment 2.13.0; then $(MAKE) gpu; else echo "make: no PyPI: gpu is left out"; fi
 
 sanitize:
 	@scripts/install-packages check
@@ -112,6 +113,15 @@ storm: build
 # Breaks the code in ways that tests have to notice.
 mutations:
 	@scripts/mutations
+
+# The fused kernels for GPUs, with PyTorch and Triton from PyPI: the whole list of dgc.selftest, the
+# kernels broken on purpose, and compiled for GPUs that are not here.
+gpu: TORCH = 2.13.0
+gpu:
+	@$(MAKE) build TORCH=$(TORCH)
+	@export PYTHONPATH=$(CURDIR)/build-torch-$(TORCH)/python && cd build-torch-$(TORCH) && \
+	  venv/bin/python -m dgc.selftest --device cpu --full && \
+	  venv/bin/python ../scripts/mutations-gpu && venv/bin/python ../scripts/gpu-kernels
 
 format:
 	@scripts/lint --fix

@@ -132,6 +132,20 @@ def encode(
     out: int,
     room: int,
 ) -> int: ...
+def pack(
+    frames: Sequence[Tuple[int, int, int, str, str, int, int, int]],
+    notice: Notice,
+    step: int,
+    schema: int,
+    sender: int,
+    out: int,
+    room: int,
+) -> Tuple[int, List[int]]:
+    """The size of the message, and how many entries of each frame are sent. Of each frame: tensor, elements, entries, value type, coding, address, bytes, and where to
+    write what its entries decode to. Without the last, at the address are the sections of a frame;
+    with it, entries: positions as 32 bits, unless the whole tensor is there, and values."""
+
+def value_bytes(values: str, entries: int) -> int: ...
 def notice_message(
     notice: Notice, step: int, schema: int, sender: int, out: int, room: int
 ) -> int: ...

@@ -115,9 +115,10 @@ class Options:
         "number of ranks. It needs Gloo, and parameters on the CPU.", RANKS)
     threads: int = _option(1, _check.whole(1), "2", "that compress a bucket.", CORE)
     path: str = _option(
-        "auto", _check.one_of(("auto", "core", "torch")), "'auto'",
-        "\"core\": libdgc, for parameters on the CPU; \"torch\": torch operations, for any device; "
-        "\"auto\": the one that suits the parameters.")
+        "auto", _check.one_of(("auto", "core", "torch", "triton")), "'auto'",
+        "\"core\": libdgc, for parameters on the CPU; \"triton\": fused kernels, for parameters on one "
+        "GPU, where Triton is installed; \"torch\": torch operations, for any device; \"auto\": the "
+        "first of these that can be. The environment variable DGC_PATH takes the place of \"auto\".")
     # fmt: on
 
     @classmethod

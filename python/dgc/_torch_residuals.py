@@ -89,6 +89,31 @@ class TorchResiduals(Residuals):
                 "nothing was accumulated; look at the loss and the learning rate",
             )
 
+    def _refuse_second(self, tensor: int) -> None:
+        if tensor in self._undo:
+            _core.fail(
+                "wrong_order",
+                "compress",
+                f"'{self.specs[tensor].name}'",
+                "was already compressed in this step",
+            )
+
+    def _keep(self, tensor: int) -> None:
+        """u and v of a tensor without gradient on this rank: perhaps no rank has one."""
+        u = self._u[tensor].clone() if self._u is not None else None
+        self._kept[tensor] = _Undo(None, u, self._v[tensor].clone())
+
+    def _check_residual(self, tensor: int, values: torch.Tensor) -> None:
+        if torch.isfinite(values).all():
+            return
+        _core.fail(
+            "nonfinite_residual",
+            "compress",
+            f"'{self.specs[tensor].name}'",
+            f"the residual overflowed, step {self.step}, rank {self._rank}",
+            "go back to a checkpoint",
+        )
+
     def _accumulate(self, part: Part, scale: float) -> None:
         g, v, m = part.values * scale, self._v[part.tensor], self._options.momentum
         if self._u is None:
@@ -125,22 +150,14 @@ class TorchResiduals(Residuals):
     def compress(self, given: Given, out: torch.Tensor) -> int:
         parts, notice, scale, norm = given
         for part in parts:
-            if part.tensor in self._undo:
-                _core.fail(
-                    "wrong_order",
-                    "compress",
-                    f"'{self.specs[part.tensor].name}'",
-                    "was already compressed in this step",
-                )
+            self._refuse_second(part.tensor)
         self._check_finite(parts)
         factor = self._scale(parts, scale, norm)
         frames, chosen = [], []
         for part in parts:
             t = part.tensor
             if not part.present:
-                self._kept[t] = _Undo(
-                    None, self._u[t].clone() if self._u is not None else None, self._v[t].clone()
-                )
+                self._keep(t)
             self._accumulate(part, factor)
             indices = self._select(t)
             values = (self._v[t] if indices is None else self._v[t][indices]).cpu()
@@ -148,14 +165,7 @@ class TorchResiduals(Residuals):
                 # What is sent runs ahead of v by m·g; that much less stays behind.
                 g = part.values if indices is None else part.values[indices]
                 values = values + (g * self._ahead(factor)).cpu()
-            if not torch.isfinite(values).all():
-                _core.fail(
-                    "nonfinite_residual",
-                    "compress",
-                    f"'{self.specs[t].name}'",
-                    f"the residual overflowed, step {self.step}, rank {self._rank}",
-                    "go back to a checkpoint",
-                )
+            self._check_residual(t, values)
             positions = None if indices is None else indices.cpu()
             decoded = torch.zeros_like(values)
             kind, coding = (

@@ -62,6 +62,7 @@ class Gathered(Swap):
     def __init__(self, group: Any, device: torch.device, slot: torch.Tensor, workers: int) -> None:
         sent = slot.to(device)
         everything = torch.empty(workers, sent.numel(), dtype=torch.uint8, device=device)
+        self._everything = everything
         # The group's thread drops its tensors after the callback: while Python holds them, too, it
         # need not come back to Python for that.
         self.tensors = (sent, list(everything.unbind()))
@@ -76,7 +77,7 @@ class Gathered(Swap):
             wait()
         except Exception as error:
             raise Lost(None, error) from error
-        slots = [slot.cpu() for slot in self.tensors[1]]
+        slots = self._everything.cpu().unbind()  # one copy, and one wait for it
         return [slot[: min(max(announced(slot), LEAST), slot.numel())] for slot in slots]
 
 

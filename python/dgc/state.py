@@ -8,13 +8,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
-from . import _check, _core, _saved
+from . import _check, _core, _paths, _saved
 from ._options import Options, Warmup
 from ._parameters import Parameters, Spec, ddp_of, local_of, named_parameters_of, specs_of
-from ._residuals import CoreResiduals, Residuals, Setting
+from ._residuals import Residuals, Setting
 from ._dcp import DcpState
 from ._peers import Peers
-from ._torch_residuals import TorchResiduals
 from ._torch_versions import dist, is_called_by_dcp, scaler_example
 from .optim import SGD, check_optimizer, innermost, momentum_problem, warn_without_optimizer
 
@@ -102,18 +101,8 @@ class DGCState:
         self.schedule = self._options.make_schedule()
         self._scaled = scaler is not None
         self._rank, self._workers = _place_in(process_group)
-        on_cpu = all(p.device.type == "cpu" for _, p in local)
-        if path == "core" and not on_cpu:
-            _core.fail(
-                "invalid_argument",
-                "DGCState",
-                "path 'core'",
-                "needs all parameters on the CPU",
-                "use 'torch' or 'auto'",
-            )
-        self._make_residuals(
-            "core" if path != "torch" and on_cpu else "torch", [p.device for _, p in local]
-        )
+        devices = [p.device for _, p in local]
+        self._make_residuals(self._choose_path(devices), devices)
         self._begin()
         self.process_group, self.scaler = process_group, None
         self._optimizer: "Optional[weakref.ref[torch.optim.Optimizer]]" = None
@@ -132,6 +121,10 @@ class DGCState:
             f"step {self.step}>{changed})"
         )
 
+    def _choose_path(self, devices: Sequence[torch.device]) -> str:
+        largest = max((spec.elements for spec in self._specs), default=0)
+        return _paths.choose(self._options.path, devices, largest)
+
     def _make_residuals(self, path: str, devices: Sequence[torch.device]) -> None:
         # Messages carry a hash of what has to be the same on all ranks.
         schema = zlib.crc32(self._description().encode())
@@ -143,14 +136,11 @@ class DGCState:
                 "invalid_argument",
                 "DGCState",
                 "algorithm 'owner'",
-                "needs all parameters on the CPU, and not path='torch'",
+                f"needs all parameters on the CPU, and not path='{path}'",
                 "use algorithm='allgather'",
             )
         self._path = path
-        self._residuals: Residuals
-        self._residuals = (
-            CoreResiduals(setting) if path == "core" else TorchResiduals(setting, devices)
-        )
+        self._residuals: Residuals = _paths.make(path, setting, devices)
 
     def _begin(self) -> None:
         """What is known of the step under way, and of the ranks: nothing."""
@@ -348,7 +338,8 @@ class DGCState:
         if self._path == "core" and any(p.device.type != "cpu" for _, p in local):
             saved = self.state_dict()
             placed = sorted((by_name[name], p.device) for name, p in local)
-            self._make_residuals("torch", [device for _, device in placed])
+            devices = [device for _, device in placed]
+            self._make_residuals(self._choose_path(devices), devices)
             self.load_state_dict(saved)
         self._ids = {p: by_name[name] for name, p in named if name in by_name}
         if scaler is not None:

@@ -11,6 +11,7 @@
 
 #include "base/difference.h"
 #include "bind_messages.h"
+#include "bind_packed.h"
 #include "bind_schedule.h"
 #include "compress/option_table.h"
 #include "compress/reshard.h"
@@ -207,6 +208,7 @@ PYBIND11_MODULE(_core, m) {
       },
       "elements"_a, "entries"_a, "values"_a, "indices"_a);
   bind_messages(m);
+  bind_packed(m);
   m.def(
       "hash64",
       [](std::uintptr_t address, std::size_t size, std::uint64_t seed) {
