@@ -35,6 +35,7 @@ struct Options {
   std::string indices = "auto";
   float momentum = 0.9f;
   bool nesterov = false;
+  float residual_decay = 1.0f;
   int steps = 30;
   int warmup = 100;
   std::uint64_t seed = 1;
@@ -175,8 +176,10 @@ void verify(Fixture& fixture, const Compressor& compressor, std::span<const std:
     std::vector<float> u(fixture.saved_u(t).begin(), fixture.saved_u(t).end());
     std::vector<float> v(fixture.saved_v(t).begin(), fixture.saved_v(t).end());
     const float scale = 1.0f / static_cast<float>(state.workers());
-    compress::accumulate(compress::rule_of(options.momentum, options.nesterov),
-                         fixture.gradients()[t].values, u, v, scale, options.momentum);
+    const float factor = options.momentum != 0.0f ? options.momentum : options.residual_decay;
+    compress::accumulate(
+        compress::rule_of(options.momentum, options.nesterov, options.residual_decay),
+        fixture.gradients()[t].values, u, v, scale, factor);
     const std::size_t k =
         entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), n);
     std::vector<std::uint32_t> order(n);
@@ -216,6 +219,7 @@ CompressOptions settings_of(const Options& options) {
   settings.schedule = Schedule(options.ratio);
   settings.momentum = options.momentum;
   settings.nesterov = options.nesterov;
+  settings.residual_decay = options.residual_decay;
   settings.selection = parse_selection(options.selection);
   settings.values = parse_value_type(options.values);
   settings.indices = parse_index_coding(options.indices);
@@ -414,6 +418,10 @@ void add_bench_compress(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--momentum", o->momentum, "Momentum; 0 for none")->capture_default_str();
   command->add_flag("--nesterov", o->nesterov, "Nesterov momentum");
+  command
+      ->add_option("--residual-decay", o->residual_decay,
+                   "What is left of the residual at each step; below 1 with --momentum 0 only")
+      ->capture_default_str();
   add_steps(command, o->steps);
   add_warmup(command, o->warmup);
   command->add_option("--seed", o->seed, "Seed of the gradients")->capture_default_str();

@@ -74,6 +74,18 @@ std::vector<float> draw_values(std::size_t count, std::mt19937_64& random) {
   return values;
 }
 
+/// L2 norm of what rounding leaves behind, over that of the values.
+double relative_error(std::span<const float> values, std::span<const float> decoded) {
+  double error = 0.0;
+  double all = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double difference = static_cast<double>(values[i]) - static_cast<double>(decoded[i]);
+    error += difference * difference;
+    all += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  }
+  return std::sqrt(error / all);
+}
+
 struct Encoded {
   std::vector<std::byte> message;
   std::vector<float> decoded;
@@ -151,6 +163,7 @@ nlohmann::json run_case(const Options& options, const Case& c, FloatBuffer& targ
       {"index_bits", per_entry(result.info.index_bytes)},
       {"entropy_bits", bound},
       {"index_over_entropy", per_entry(result.info.index_bytes) / bound},
+      {"value_error", relative_error(values, result.decoded)},
       {"header_bytes", result.info.header_bytes()},
       {"message_ratio", 4.0 * static_cast<double>(n) / static_cast<double>(result.message.size())},
       {"encode_ms", encoding.p50()},
@@ -211,7 +224,7 @@ nlohmann::json run_sum(const Options& options, FloatBuffer& target, std::mt19937
 void print_table(const nlohmann::json& results) {
   std::vector<std::vector<std::string>> rows = {
       {"positions", "ratio", "indices", "values", "bits/entry", "index bits", "entropy", "over",
-       "less than fp32", "encode ms", "validate ms", "add ms"}};
+       "less than fp32", "error %", "encode ms", "validate ms", "add ms"}};
   for (const auto& r : results) {
     if (!r.contains("index_bits")) continue;
     const auto number = [&r](const char* key, int digits) {
@@ -220,8 +233,9 @@ void print_table(const nlohmann::json& results) {
     rows.push_back({r["positions"], fmt::format("{}", r["ratio"].get<double>()), r["indices"],
                     r["values"], number("bits_per_entry", 2), number("index_bits", 3),
                     number("entropy_bits", 3), number("index_over_entropy", 4),
-                    number("message_ratio", 0) + "x", number("encode_ms", 3),
-                    number("validate_ms", 3), number("decode_add_ms", 3)});
+                    number("message_ratio", 0) + "x",
+                    fmt::format("{:.2f}", 100.0 * r["value_error"].get<double>()),
+                    number("encode_ms", 3), number("validate_ms", 3), number("decode_add_ms", 3)});
   }
   fmt::print("{}\n", process::table(rows));
   for (const auto& r : results) {
@@ -239,8 +253,8 @@ void print_table(const nlohmann::json& results) {
 
 void run(const Options& options) {
   std::vector<Case> cases;
-  for (const ValueType type :
-       {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8, ValueType::sign}) {
+  for (const ValueType type : {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8,
+                               ValueType::sign, ValueType::table2, ValueType::table4}) {
     if (type == ValueType::fp32)
       cases.push_back({"uniform", options.ratio, type, IndexCoding::runs});
     cases.push_back({"uniform", options.ratio, type, IndexCoding::automatic});

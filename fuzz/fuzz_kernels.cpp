@@ -125,9 +125,9 @@ Result accumulate(const Kernels& kernels, Rule rule, bool masking, const Case& m
   Array gradient = made.gradient;
   Accumulate block = made.block;
   block.gradient = gradient.data();
-  block.velocity = rule == Rule::plain ? nullptr : result.u.data();
+  block.velocity = has_velocity(rule) ? result.u.data() : nullptr;
   block.residual = result.v.data();
-  const bool with_u = masking && rule != Rule::plain;
+  const bool with_u = masking && has_velocity(rule);
   const Accumulated done =
       kernels.accumulate[static_cast<int>(rule)](block, result.candidates.arrays(with_u));
   require(done.candidates <= block.count, "no more candidates than elements");
@@ -175,7 +175,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   TargetKernels tables[8];
   const std::size_t count = vector_kernels(tables, std::size(tables));
   const Case made = make_case(Input({data, size}));
-  for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
+  for (const Rule rule : kRules) {
     for (const bool masking : {false, true}) {
       const Result expected = accumulate(scalar_kernels(), rule, masking, made);
       for (std::size_t t = 0; t < count; ++t) {

@@ -16,8 +16,9 @@ namespace {
 
 using namespace dgc;
 
-constexpr ValueType kTypes[] = {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8,
-                                ValueType::sign};
+constexpr ValueType kTypes[] = {ValueType::fp32,  ValueType::fp16, ValueType::bf16,
+                                ValueType::int8,  ValueType::sign, ValueType::table2,
+                                ValueType::table4};
 /// In the order of fuzz_roundtrip.
 constexpr IndexCoding kCodings[] = {IndexCoding::runs, IndexCoding::rice, IndexCoding::bitmap,
                                     IndexCoding::dense, IndexCoding::automatic};

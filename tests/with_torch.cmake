@@ -1,6 +1,8 @@
 # Tests of everything that touches PyTorch. A build for another libtorch has these alone.
 if(DGC_WITH_TORCH)
   dgc_test(test_torch TORCH TIMEOUT 600 LIBRARIES dgc_torch FILES
+    torch/test_local_checkpoint.cpp
+    torch/test_local_steps.cpp
     torch/test_sgd.cpp
     torch/test_sgd_checkpoint.cpp
     torch/test_sgd_equivalence.cpp

@@ -24,6 +24,7 @@ set(without_threads
   compress/test_state.cpp
   engine/test_introduction.cpp
   exchange/test_options.cpp
+  exchange/test_senders.cpp
   wire/test_golden.cpp
   wire/test_reject.cpp
   wire/test_frame_stream.cpp

@@ -93,7 +93,8 @@ ValueType values_of(const std::string& text) {
   try {
     return parse_value_type(text);
   } catch (const Error&) {
-    refuse(fmt::format("--values '{}'", text), "is unknown", "fp32, fp16, bf16, int8 or sign");
+    refuse(fmt::format("--values '{}'", text), "is unknown",
+           "fp32, fp16, bf16, int8, sign, table2 or table4");
   }
 }
 
@@ -364,7 +365,8 @@ void add_plan(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--values", o->values,
-                   "Number format of the entries: fp32, fp16, bf16, int8 or sign")
+                   "Number format of the entries: fp32, fp16, bf16, int8, sign, table2\n"
+                   "or table4")
       ->capture_default_str();
   command->add_option("--shared-cores", o->shared_cores,
                       "All workers run on one machine and share so many cores");

@@ -27,21 +27,24 @@ struct Arguments {
 };
 
 nlohmann::ordered_json to_json(const ModelSizes& sizes, const Model& model) {
-  nlohmann::ordered_json json = {{"model", model.title},
-                                 {"parameters", sizes.parameters},
-                                 {"one_dimensional_parameters", sizes.dense_parameters},
-                                 {"entries", sizes.entries},
-                                 {"dense_bytes", sizes.dense_bytes},
-                                 {"paper_format_bytes", sizes.paper_bytes},
-                                 {"paper_ratio", sizes.ratio(sizes.paper_bytes)},
-                                 {"rice_fp16_bytes", sizes.rice_fp16_bytes},
-                                 {"rice_fp16_ratio", sizes.ratio(sizes.rice_fp16_bytes)},
-                                 {"rice_fp16_dense_int8_bytes", sizes.quantised_bytes},
-                                 {"rice_fp16_dense_int8_ratio", sizes.ratio(sizes.quantised_bytes)},
-                                 {"best_format", "rice, sign values, sign for one dimension"},
-                                 {"best_bytes", sizes.best_bytes},
-                                 {"best_ratio", sizes.ratio(sizes.best_bytes)},
-                                 {"published_ratio", nullptr}};
+  nlohmann::ordered_json json = {
+      {"model", model.title},
+      {"parameters", sizes.parameters},
+      {"one_dimensional_parameters", sizes.dense_parameters},
+      {"entries", sizes.entries},
+      {"dense_bytes", sizes.dense_bytes},
+      {"paper_format_bytes", sizes.paper_bytes},
+      {"paper_ratio", sizes.ratio(sizes.paper_bytes)},
+      {"rice_fp16_bytes", sizes.rice_fp16_bytes},
+      {"rice_fp16_ratio", sizes.ratio(sizes.rice_fp16_bytes)},
+      {"rice_fp16_dense_int8_bytes", sizes.quantised_bytes},
+      {"rice_fp16_dense_int8_ratio", sizes.ratio(sizes.quantised_bytes)},
+      {"best_format", "rice, sign values, sign for one dimension"},
+      {"best_bytes", sizes.best_bytes},
+      {"best_ratio", sizes.ratio(sizes.best_bytes)},
+      {"local_steps_bytes", sizes.local_bytes},
+      {"local_steps_bits_a_parameter", sizes.bits_a_parameter(sizes.local_bytes)},
+      {"published_ratio", nullptr}};
   if (model.paper_ratio > 0.0) json["published_ratio"] = model.paper_ratio;
   if (!model.note.empty()) json["note"] = model.note;
   return json;
@@ -54,7 +57,7 @@ std::string mebibytes(std::uint64_t bytes) {
 void print_table(const std::vector<const Model*>& models, const std::vector<ModelSizes>& all) {
   std::vector<std::vector<std::string>> rows = {
       {"model", "parameters", "1-dim.", "dense, MiB", "paper's format", "ratio", "published",
-       "rice + fp16", "ratio", "1-dim. int8", "all signs"}};
+       "rice + fp16", "ratio", "1-dim. int8", "all signs", "1/64, 2 bits: bits a parameter"}};
   std::string notes;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const ModelSizes& sizes = all[i];
@@ -66,7 +69,8 @@ void print_table(const std::vector<const Model*>& models, const std::vector<Mode
                     mebibytes(sizes.rice_fp16_bytes),
                     fmt::format("{:.0f}", sizes.ratio(sizes.rice_fp16_bytes)),
                     fmt::format("{:.0f}", sizes.ratio(sizes.quantised_bytes)),
-                    fmt::format("{:.0f}", sizes.ratio(sizes.best_bytes))});
+                    fmt::format("{:.0f}", sizes.ratio(sizes.best_bytes)),
+                    fmt::format("{:.4f}", sizes.bits_a_parameter(sizes.local_bytes))});
     if (!model.note.empty()) notes += fmt::format("\n{}: {}", model.title, model.note);
   }
   fmt::print("{}{}\n", process::table(rows), notes);
@@ -124,7 +128,8 @@ void add_sizes(CLI::App& app) {
       "message of the last: in the paper's format (16-bit runs and fp32, tensors of one dimension\n"
       "whole), as `dgc train` sends it (Rice-coded gaps and fp16), the same with tensors of one\n"
       "dimension as int8 (`--dense-values int8`), and with signs everywhere (`--values sign\n"
-      "--dense-values sign`). Measuring all models takes some minutes and 6 GiB.\n\n"
+      "--dense-values sign`). Last as local steps send it: 1/64 of the entries with 2 bits each,\n"
+      "tensors of one dimension as int8. Measuring all models takes some minutes and 6 GiB.\n\n"
       "Examples:\n"
       "  dgc sizes\n"
       "  dgc sizes ResNet-50 PTB\n"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "dgc/local_steps.h"
 #include "dgc/sgd.h"
 
 namespace dgc {
@@ -45,6 +46,17 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
 /// checksum_mismatch, truncated, bad_state for damage; state_mismatch or shape_mismatch for another
 /// model; io if there are checkpoints, but not of `step`. Nothing is changed then.
 std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folder, Sgd& optimizer,
+                                              std::optional<std::uint64_t> step = {});
+
+/// The same for local steps, between two rounds: parameters, outer momentum and rate, and of every
+/// rank its residual and the state of its inner optimizer. `step` counts rounds. With another
+/// number of workers, old rank i's inner state goes to the new ranks whose number modulo the old
+/// one is i. Throws Error(wrong_order) where local steps were made since the last round.
+CheckpointInfo save_checkpoint(const std::filesystem::path& folder, LocalSteps& local,
+                               const std::string& user = {}, int keep = 2,
+                               const torch::Tensor& mine = {});
+std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folder,
+                                              LocalSteps& local,
                                               std::optional<std::uint64_t> step = {});
 
 }  // namespace dgc

@@ -50,7 +50,10 @@ struct CompressOptions {
   float momentum = 0.9f;  ///< m; 0 turns momentum correction off
   bool nesterov = false;
   MomentumCorrection momentum_correction = MomentumCorrection::local;
-  bool masking = true;     ///< momentum factor masking; of local correction only
+  bool masking = true;  ///< momentum factor masking; of local correction only
+  /// beta: v = beta·v + g. Below 1 only without local or global momentum, in whose place it stands
+  /// for rounds of local steps (dgc/local_steps.h).
+  float residual_decay = 1.0f;
   double clip_norm = 0.0;  ///< threshold for the global gradient norm; 0 turns clipping off
   Selection selection = Selection::reuse;
   ValueType values = ValueType::fp32;

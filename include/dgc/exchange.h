@@ -30,12 +30,26 @@ std::span<const Algorithm> algorithms() noexcept;
 /// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
 Algorithm parse_algorithm(std::string_view name);
 
+/// Over whom the mean of an entry is taken.
+enum class Mean {
+  workers,  ///< all: those who did not send it count as zero, for the rest is in their residual
+  senders,  ///< those who sent it: larger steps where few did
+};
+std::string_view name_of(Mean mean) noexcept;
+/// All of them.
+std::span<const Mean> means() noexcept;
+/// Inverse of name_of. Throws Error(invalid_argument) that lists the accepted names.
+Mean parse_mean(std::string_view name);
+
 struct ExchangeOptions {
   Algorithm algorithm = Algorithm::automatic;
   /// Parameters are hashed after the first step of an Exchange, and whenever the number of steps is
   /// a multiple of this; the hashes are compared in the step that follows. 0 turns it off. See also
   /// check_parameters().
   int check_parameters_every = 100;
+  /// Over the senders needs to know who sent what: `allgather`, or `automatic`, which then is
+  /// allgather. Tensors that are sent whole are sent by all.
+  Mean mean = Mean::workers;
   /// Values of the dense algorithm: fp32, fp16 or bf16. Rounding errors go back into the residual.
   ValueType dense_transport = ValueType::fp32;
   /// A step in which a gradient of any rank is NaN or infinite is dropped on all ranks, as if it

@@ -19,11 +19,13 @@ namespace dgc {
 
 /// How the values of a frame are stored. Independent of the index coding.
 enum class ValueType : std::uint8_t {
-  fp32 = 0,  ///< 32 bits, exact
-  fp16 = 1,  ///< 16 bits, one power-of-two scale per block of 256
-  bf16 = 2,  ///< 16 bits, no scale needed
-  int8 = 3,  ///< 8 bits, one float scale per block of 256
-  sign = 4,  ///< 1 bit, one float scale (the mean magnitude) per block of 256
+  fp32 = 0,    ///< 32 bits, exact
+  fp16 = 1,    ///< 16 bits, one power-of-two scale per block of 256
+  bf16 = 2,    ///< 16 bits, no scale needed
+  int8 = 3,    ///< 8 bits, one float scale per block of 256
+  sign = 4,    ///< 1 bit, one float scale (the mean magnitude) per block of 256
+  table2 = 5,  ///< 2 bits: a sign, and one of 2 magnitudes fitted to each block of 256
+  table4 = 6,  ///< 4 bits: a sign, and one of 8 such magnitudes
 };
 
 /// How the positions of a frame are stored.
@@ -115,8 +117,9 @@ std::size_t notice_bound(std::size_t tensors) noexcept;
 /// left out of the frame and have `decoded == 0`: they must be treated as not sent.
 /// When nothing is left to send, no byte is written and the returned info has `bytes == 0`. Frames
 /// that are asked to be dense keep every element: zeros among signs decode to plus or minus the
-/// scale. Throws Error: shape_mismatch, index_not_increasing, index_out_of_range, nonfinite_value,
-/// buffer_too_small, invalid_argument (dense sign frames must hold every element).
+/// scale, among table2 and table4 to plus or minus the smallest magnitude. Throws Error:
+/// shape_mismatch, index_not_increasing, index_out_of_range, nonfinite_value, buffer_too_small,
+/// invalid_argument (dense frames of sign, table2 and table4 must hold every element).
 FrameInfo encode_frame(const FrameInput& input, std::span<std::byte> out, std::span<float> decoded);
 
 /// Assembles a message in a caller-owned buffer. Frames must be added in increasing tensor order.

@@ -9,7 +9,8 @@ the state::
     ddp.register_comm_hook(state, dgc.hook)
 
 With FSDP2 use :class:`dgc.ShardedState`, which compresses between replicas.
-With weight decay use :class:`dgc.SGD` in place of ``torch.optim.SGD``. Adam is not supported.
+With weight decay use :class:`dgc.SGD` in place of ``torch.optim.SGD``. The hook does not support Adam:
+:class:`dgc.LocalSteps` takes any optimizer, and exchanges after every so many steps.
 docs/pytorch.md has the rest.
 """
 
@@ -26,6 +27,7 @@ except ModuleNotFoundError as _error:
 
 from ._core import Error, Schedule, __version__, inspect_message
 from ._hook import hook
+from .local_steps import LocalSteps
 from .optim import SGD
 from .sharded import ShardedState
 from .state import DGCState, StepStats
@@ -33,6 +35,7 @@ from .state import DGCState, StepStats
 __all__ = [
     "DGCState",
     "Error",
+    "LocalSteps",
     "SGD",
     "Schedule",
     "ShardedState",

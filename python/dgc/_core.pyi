@@ -71,6 +71,10 @@ class Parcels:
         tensors: Sequence[Tuple[int, int]],
     ) -> None: ...
     def add_to(self, targets: Sequence[Array], alpha: float) -> None: ...
+    def add_mean_of_senders(
+        self, targets: Sequence[Array], alpha: float, whole: Sequence[bool]
+    ) -> None:
+        """Of each entry, over the ranks that sent it; tensors in `whole` were sent by all."""
     def entries(self, rank: int) -> List[Tuple[int, int, bytearray, bytearray]]:
         """Of each frame: tensor, elements, positions as int64, values as float32."""
 
@@ -87,6 +91,7 @@ class Session:
         schedule: Schedule,
         schema: int,
         options: Dict[str, Any],
+        owner: str = ...,
     ) -> None: ...
     def norm(self, gradients: Sequence[Array]) -> float: ...
     def compress(

@@ -33,6 +33,13 @@ class Piece(NamedTuple):
     future: Any  # for buckets that wait
 
 
+class Target(NamedTuple):
+    """Where sums go to in place of the buffers."""
+
+    parts: Sequence[Part]
+    alpha: float  # that they are multiplied by
+
+
 class Exchange(NamedTuple):
     """Messages that are under way."""
 
@@ -43,6 +50,7 @@ class Exchange(NamedTuple):
     swap: Swap
     life: Any  # of the state; load_state_dict begins another
     last: bool  # of its step
+    target: Optional[Target]
 
 
 class Chosen(NamedTuple):
@@ -130,6 +138,7 @@ def send(
     loss_scale: float,
     norm: Optional[float],
     refused: Optional[Exception] = None,
+    target: Optional[Target] = None,
 ) -> Exchange:
     """Begins an exchange. `refused`: why this rank cannot take part; it tells the others."""
     agree(state)
@@ -161,7 +170,7 @@ def send(
         swap = begin_round(state, slot, [slot[:size]] * state._workers if size else outgoing, one, last)
     if isinstance(swap, Gathered):
         state._on_wire[number] = swap.tensors
-    return Exchange(pieces, parts, notice, loss_scale, swap, state._lock, last)
+    return Exchange(pieces, parts, notice, loss_scale, swap, state._lock, last, target)
 
 
 def then_finish(state: DGCState, exchange: Exchange) -> Sums:
@@ -286,6 +295,9 @@ def _add(
 ) -> List[int]:
     """Puts the sums into the buffers. Returns the tensors of which no rank had a gradient."""
     pieces, parts = exchange.pieces, exchange.parts
+    if exchange.target is not None:
+        state._residuals.add(parcels, *exchange.target)
+        return []
     for piece in pieces:
         piece.work.zero_()
     state._residuals.add(parcels, parts, exchange.loss_scale)

@@ -1,4 +1,4 @@
-"""The options of DGCState. This table is the one place that knows them.
+"""The options of DGCState and LocalSteps. These tables are the one place that knows them.
 
 It makes the checks of the constructor, its documentation, what ranks compare, what is saved, and
 repr(). The constructor's signature takes its defaults from here. C++ checks the ranges of what the
@@ -7,7 +7,7 @@ compressor is made with.
 
 import ctypes
 import dataclasses
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _check, _core
 from ._check import Kind
@@ -49,6 +49,8 @@ def _schedule(value: Any) -> Union[_core.Schedule, str]:
 class Options:
     """Checked, each in one form."""
 
+    owner: ClassVar[str] = "DGCState"  # named by errors
+
     # fmt: off
     momentum: float = _option(
         0.9, Kind(_check.within(0.0, 1.0).wanted, _momentum), "0.9",
@@ -78,8 +80,8 @@ class Options:
         "ratios and the steps of each: ``([0.25, 0.05], 500)``.")
     values: str = _option(
         "fp16", _check.TEXT, "'fp16'",
-        "of sparse tensors: fp32, fp16, bf16, int8 or sign. What rounding loses is kept for later "
-        "steps.", RANKS, CORE)
+        "of sparse tensors: fp32, fp16, bf16, int8, sign, table2 or table4. What rounding loses is "
+        "kept for later steps.", RANKS, CORE)
     schedule: Union[_core.Schedule, str, None] = _option(
         None, _check.optional(Kind("a dgc.Schedule or its text", _schedule)),
         "schedule='0.25,0.0625,0.001:500' or schedule=dgc.Schedule.paper(2000)",
@@ -129,7 +131,7 @@ class Options:
             data, name = option.metadata, option.name
             example = data["example"] if "=" in data["example"] else f"{name}={data['example']}"
             checked[name] = _check.check(
-                "DGCState", name, given.get(name, option.default), data["kind"], example
+                cls.owner, name, given.get(name, option.default), data["kind"], example
             )
         return cls(**checked)
 
@@ -153,6 +155,16 @@ class Options:
     def feedback(self) -> float:
         """m, where that much of an applied sum goes back into the residuals of all ranks."""
         return self.momentum if self.momentum_correction == "global" else 0.0
+
+    @property
+    def decay(self) -> float:
+        """What is left of v before a gradient is added to it."""
+        return 1.0
+
+    @property
+    def over_senders(self) -> bool:
+        """Whether the mean of an entry is over those who sent it."""
+        return False
 
     def _used(self, use: str) -> Iterator[Tuple[str, Any]]:
         for option in dataclasses.fields(self):
@@ -186,10 +198,10 @@ class Options:
         """Of schedule, or of ratio and warmup."""
         ratio, warmup = self.ratio, self.warmup
         if self.schedule is not None:
-            if warmup is not None or ratio != Options.ratio:
+            if warmup is not None or ratio != type(self).ratio:
                 _core.fail(
                     "invalid_argument",
-                    "DGCState",
+                    self.owner,
                     "schedule",
                     "says everything about the ratio",
                     "give no ratio and no warmup beside it",
@@ -206,3 +218,63 @@ class Options:
         if not ratios:
             return _core.Schedule(ratio)
         return _core.Schedule.stages(ratios, max(1, warmup // len(ratios)), ratio)
+
+
+def _again(name: str, default: Any) -> Any:
+    """An option of DGCState with another default."""
+    of_state = {option.name: option for option in dataclasses.fields(Options)}
+    return dataclasses.field(default=default, metadata=of_state[name].metadata)
+
+
+def _decay(value: Any) -> float:
+    decay = float(_check.SHARE.read(value))
+    return ctypes.c_float(decay).value  # as C++ has it, so that all paths multiply by the same
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalOptions(Options):
+    """Of LocalSteps: those of DGCState that are left, with other defaults, and its own."""
+
+    owner: ClassVar[str] = "LocalSteps"
+    # fmt: off
+    names: ClassVar[Sequence[str]] = (
+        "local_steps", "outer_lr", "outer_momentum", "residual_decay", "mean", "ratio", "warmup",
+        "schedule", "values", "dense_values", "dense", "indices", "selection",
+        "check_parameters_every", "algorithm", "threads", "path",
+    )
+    momentum: float = _again("momentum", 0.0)
+    ratio: float = _again("ratio", 1 / 64)
+    values: str = _again("values", "table2")
+    dense_values: str = _again("dense_values", "int8")
+    local_steps: int = _option(
+        30, _check.whole(1), "30", "steps of the inner optimizer in a round.", RANKS)
+    outer_lr: float = _option(
+        1.0, _check.within(0.0), "0.7",
+        "what the mean change of a round is multiplied by. :attr:`LocalSteps.outer_lr` changes it.",
+        RANKS)
+    outer_momentum: float = _option(
+        0.0, _check.within(0.0, 1.0), "0.9",
+        "Nesterov momentum on the mean change, as in DiLoCo. Only with ratio 1: with fewer entries, "
+        "the decaying residual is in its place.", RANKS)
+    residual_decay: float = _option(
+        0.95, Kind(_check.SHARE.wanted, _decay), "0.95",
+        "what is left of the residual before the change of a round is added to it; 1 keeps all.",
+        RANKS, CORE)
+    mean: str = _option(
+        "workers", _check.one_of(("workers", "senders")), "'senders'",
+        "of an entry: over all \"workers\", or over the \"senders\", those who sent it. The latter "
+        "needs algorithm \"allgather\".", RANKS)
+    # fmt: on
+
+    @property
+    def decay(self) -> float:
+        return self.residual_decay
+
+    @property
+    def over_senders(self) -> bool:
+        return self.mean == "senders"
+
+    @classmethod
+    def documentation(cls) -> str:
+        docs = {option.name: option.metadata["doc"] for option in dataclasses.fields(cls)}
+        return "".join(f"    :param {name}: {docs[name]}\n" for name in cls.names)

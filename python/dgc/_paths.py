@@ -8,6 +8,7 @@ from typing import List, Sequence
 import torch
 
 from . import _core
+from ._options import Options
 from ._residuals import CoreResiduals, Residuals, Setting
 from ._torch_residuals import TorchResiduals
 
@@ -50,11 +51,23 @@ def _problem_with_triton(devices: Sequence[torch.device]) -> List[str]:
 
 # Elements of a tensor: positions have 32 bits in the kernels, with a sign.
 _MOST = 2**31 - 1
+# Values that the kernels code.
+TRITON_VALUES = ("fp32", "fp16", "bf16", "int8", "sign")
 
 
-def choose(asked: str, devices: Sequence[torch.device], largest: int = 0) -> str:
-    """The path for parameters on these devices, the largest of so many elements. `asked`: DGCState's
-    option."""
+def _lacking(options: Options, largest: int) -> str:
+    """What the kernels cannot do of what is asked for."""
+    for values in (options.values, options.dense_values):
+        if values not in TRITON_VALUES:
+            return f"does not know values of {values}"
+    if options.decay != 1.0:
+        return "does not know a residual that decays"
+    return f"cannot have a tensor of {largest:,} elements" if largest > _MOST else ""
+
+
+def choose(options: Options, devices: Sequence[torch.device], largest: int = 0) -> str:
+    """The path for parameters on these devices, the largest of so many elements."""
+    asked, lacking = options.path, _lacking(options, largest)
     what = f"path '{asked}'"
     if asked == "auto":
         asked = os.environ.get(VARIABLE) or "auto"
@@ -66,15 +79,15 @@ def choose(asked: str, devices: Sequence[torch.device], largest: int = 0) -> str
         _fail(what, "needs all parameters on the CPU", "use 'torch' or 'auto'")
     if asked == "triton":
         wrong = _problem_with_triton(devices)
-        if largest > _MOST:
-            wrong = [f"cannot have a tensor of {largest:,} elements", "use 'torch'"]
+        if lacking:
+            wrong = [lacking, "use 'torch'"]
         if wrong:
             _fail(what, *wrong)
     if asked != "auto":
         return asked
     if on_cpu:
         return "core"
-    fits = _is_one_gpu(devices) and largest <= _MOST
+    fits = _is_one_gpu(devices) and not lacking
     return "triton" if fits and _has_triton() else "torch"
 
 

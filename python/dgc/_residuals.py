@@ -32,6 +32,7 @@ class Setting(NamedTuple):
             schedule=self.schedule,
             schema=self.schema,
             options=self.options.of_compressor(),
+            owner=self.options.owner,
         )
 
 
@@ -119,6 +120,10 @@ class Residuals(abc.ABC):
             notice, self.step, setting.schema, setting.rank, out.data_ptr(), out.numel()
         )
 
+    def _whole(self) -> List[bool]:
+        """By tensor: it is sent whole at this step."""
+        return [self.entries(t, self.step) == s.elements for t, s in enumerate(self.specs)]
+
     @abc.abstractmethod
     def norm(self, parts: Sequence[Part]) -> float:
         """L2 norm of all parts together."""
@@ -200,7 +205,10 @@ class CoreResiduals(Residuals):
         )
 
     def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
-        parcels.add_to(_arrays(parts), alpha)
+        if self._setting.options.over_senders:
+            parcels.add_mean_of_senders(_arrays(parts), alpha, self._whole())
+        else:
+            parcels.add_to(_arrays(parts), alpha)
 
     def feed_back(self, parcels: _core.Parcels) -> None:
         self._session.feed_back(parcels)

@@ -23,7 +23,7 @@ def agree(state: DGCState) -> None:
     ):
         _core.fail(
             "state_mismatch",
-            "hook",
+            state._operation,
             "process group",
             f"this state is of rank {state._rank} of {state._workers}",
             "make a new state, and load_state_dict the list of what all ranks saved",
@@ -34,7 +34,7 @@ def agree(state: DGCState) -> None:
     if difference is not None:
         _core.fail(
             "configuration_mismatch",
-            "hook",
+            state._operation,
             f"rank {difference[0]}",
             difference[1],
             "start all ranks with the same model, options and checkpoint",
@@ -45,7 +45,7 @@ def agree(state: DGCState) -> None:
     elif has_owners(state):
         _core.fail(
             "unsupported_target",
-            "hook",
+            state._operation,
             "algorithm 'owner'",
             f"needs Gloo, and this process group is of '{dist.get_backend(group)}'",
             "use algorithm='allgather'",

@@ -116,6 +116,11 @@ class TorchResiduals(Residuals):
 
     def _accumulate(self, part: Part, scale: float) -> None:
         g, v, m = part.values * scale, self._v[part.tensor], self._options.momentum
+        if self._u is None and self._options.decay != 1.0:
+            v.mul_(self._options.decay).add_(g)
+            # As libdgc, and for the same reason as with velocities.
+            v.masked_fill_(~(v.abs() >= _LEAST_VELOCITY), 0.0)
+            return
         if self._u is None:
             v.add_(g)
             return
@@ -215,13 +220,37 @@ class TorchResiduals(Residuals):
 
     def add(self, parcels: _core.Parcels, parts: Sequence[Part], alpha: float) -> None:
         by_tensor = {part.tensor: part.values for part in parts}
+        factors = self._factors(parcels, by_tensor, alpha) if self._options.over_senders else {}
         for rank in range(self._workers):
             for tensor, _, positions, values in parcels.entries(rank):
                 target = by_tensor[tensor]
-                added = torch.frombuffer(values, dtype=torch.float32).mul_(alpha).to(target.device)
-                target.index_add_(
-                    0, torch.frombuffer(positions, dtype=torch.int64).to(target.device), added
-                )
+                at = torch.frombuffer(positions, dtype=torch.int64).to(target.device)
+                added = torch.frombuffer(values, dtype=torch.float32)
+                if tensor in factors:
+                    added = added.to(target.device) * factors[tensor][at]
+                else:
+                    added = added.mul_(alpha).to(target.device)
+                target.index_add_(0, at, added)
+
+    def _factors(
+        self, parcels: _core.Parcels, by_tensor: Dict[int, torch.Tensor], alpha: float
+    ) -> Dict[int, torch.Tensor]:
+        """Of each element of what was not sent whole: alpha times all ranks over those that sent it.
+        In the order of operations that libdgc has."""
+        whole = self._whole()
+        counts: Dict[int, torch.Tensor] = {}
+        for rank in range(self._workers):
+            for tensor, _, positions, values in parcels.entries(rank):
+                if whole[tensor]:
+                    continue
+                target = by_tensor[tensor]
+                if tensor not in counts:
+                    counts[tensor] = torch.zeros_like(target)
+                sent = (torch.frombuffer(values, dtype=torch.float32) != 0).to(target)
+                at = torch.frombuffer(positions, dtype=torch.int64).to(target.device)
+                counts[tensor].index_add_(0, at, sent)
+        shares = {t: torch.full_like(n, self._workers) / n.clamp(min=1.0) for t, n in counts.items()}
+        return {t: share * alpha for t, share in shares.items()}
 
     def _put_back(self, tensor: int, undo: _Undo) -> None:
         where = slice(None) if undo.indices is None else undo.indices

@@ -36,6 +36,15 @@ def group_of(process_group: Any) -> Any:
     return dist.distributed_c10d._get_default_group() if process_group is None else process_group
 
 
+def global_rank(process_group: Any, rank: int) -> int:
+    """Of a rank of the group, in the default group. 1.12 has another name for it."""
+    if process_group is None:
+        return rank
+    c10d = dist.distributed_c10d
+    found = getattr(c10d, "get_global_rank", None) or c10d._get_global_rank
+    return int(found(process_group, rank))
+
+
 def is_gloo(group: Any) -> bool:
     """Whether Gloo moves tensors of the CPU. From 2.0 on a group has a backend for each device; its
     name is "undefined" where init_process_group was not told one."""

@@ -14,6 +14,7 @@ import torch
 from . import _core
 from . import _triton_pack as packing
 from . import _triton_select as selecting
+from ._paths import TRITON_VALUES
 from ._residuals import Given, Part, Setting
 from ._torch_residuals import TorchResiduals, _Undo
 
@@ -23,7 +24,6 @@ _COLUMNS = 16
 _FACTS = 8
 _HEAD = 8
 _RAW = 1 << 31  # in a row's word of the outbox: the host codes it
-_TYPES = ("fp32", "fp16", "bf16", "int8", "sign")
 _RULES = {"auto": 0, "rice": 1}
 
 
@@ -198,8 +198,8 @@ class TritonResiduals(TorchResiduals):
         ahead = options.nesterov and options.feedback != 0.0
         rule = 0 if self._u is None else 2 if options.nesterov else 1
         types = {
-            "SPARSE": _TYPES.index(options.values),
-            "DENSE": _TYPES.index(options.dense_values),
+            "SPARSE": TRITON_VALUES.index(options.values),
+            "DENSE": TRITON_VALUES.index(options.dense_values),
         }
 
         sizes = [plan.blocks] * 5 + [_up(plan.blocks * _BLOCK, 2), plan.candidates]

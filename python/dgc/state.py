@@ -94,12 +94,23 @@ class DGCState:
         threads: int = Options.threads,
         path: str = Options.path,
     ) -> None:
-        self._options = Options.read(locals())  # before any other local name
+        options = Options.read(locals())  # before any other local name
         named = named_parameters_of("DGCState", parameters)
-        local = self._local("DGCState", named)
+        self._set_up(options, named, process_group, scaler is not None)
+        self._ddp = ddp_of(parameters)
+        if optimizer is None:
+            warn_without_optimizer()
+        self.attach(named, scaler, optimizer)
+
+    def _set_up(
+        self, options: Options, named: Named, process_group: Optional[Any], scaled: bool = False
+    ) -> None:
+        """Everything but what attach() does."""
+        self._options = options
+        local = self._local(options.owner, named)
         self._specs: List[Spec] = specs_of(local, self._options.dense)
         self.schedule = self._options.make_schedule()
-        self._scaled = scaler is not None
+        self._scaled = scaled
         self._rank, self._workers = _place_in(process_group)
         devices = [p.device for _, p in local]
         self._make_residuals(self._choose_path(devices), devices)
@@ -107,12 +118,10 @@ class DGCState:
         self.process_group, self.scaler = process_group, None
         self._optimizer: "Optional[weakref.ref[torch.optim.Optimizer]]" = None
         self._ids: Dict[torch.Tensor, int] = {}
-        self._ddp = ddp_of(parameters)
-        if optimizer is None:
-            warn_without_optimizer()
-        self.attach(named, scaler, optimizer)
 
     _lock = threading.Lock()  # until there is one of its own
+    _operation = "hook"  # named by errors
+    _ddp: "Optional[weakref.ref[torch.nn.Module]]" = None
 
     def __repr__(self) -> str:
         changed = "".join(f", {name}={value!r}" for name, value in self._options.changed().items())
@@ -123,7 +132,7 @@ class DGCState:
 
     def _choose_path(self, devices: Sequence[torch.device]) -> str:
         largest = max((spec.elements for spec in self._specs), default=0)
-        return _paths.choose(self._options.path, devices, largest)
+        return _paths.choose(self._options, devices, largest)
 
     def _make_residuals(self, path: str, devices: Sequence[torch.device]) -> None:
         # Messages carry a hash of what has to be the same on all ranks.
@@ -134,7 +143,7 @@ class DGCState:
         if self._options.algorithm == "owner" and path != "core":
             _core.fail(
                 "invalid_argument",
-                "DGCState",
+                self._options.owner,
                 "algorithm 'owner'",
                 f"needs all parameters on the CPU, and not path='{path}'",
                 "use algorithm='allgather'",

@@ -141,7 +141,7 @@ are sent, and how. Raises :class:`dgc.Error` if anything in it is wrong. The sho
 without notice and frames:
 
 >>> message = bytes.fromhex(
-...     "4447434d02000100000000000000000007000000000000002800000000000000598465f0bd41da10")
+...     "4447434d03000100000000000000000007000000000000002800000000000000be193486e32a8ec3")
 >>> dgc.inspect_message(message)
 {'step': 7, 'schema': 0, 'sender': 1, 'bytes': 40, 'notice': None, 'frames': []}
 >>> dgc.inspect_message(message[:-1])
@@ -205,6 +205,13 @@ void bind_parcels(py::module_& m) {
             parcels.add_to(arrays_of(targets), alpha);
           },
           "targets"_a, "alpha"_a, Unlocked())
+      .def(
+          "add_mean_of_senders",
+          [](const Parcels& parcels, const Arrays& targets, float alpha,
+             const std::vector<bool>& whole) {
+            parcels.add_mean_of_senders(arrays_of(targets), alpha, whole);
+          },
+          "targets"_a, "alpha"_a, "whole"_a, Unlocked())
       .def("entries", &entries_of, "rank"_a);
   m.def("parcel_bound", &exchange::parcel_bound, "tensors"_a, "contents"_a);
 }

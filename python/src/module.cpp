@@ -80,7 +80,7 @@ std::map<std::string_view, int> numbers_of_errors() {
 }
 
 /// As python/dgc/_options.py makes them: by the names of libdgc, with checked types.
-CompressOptions options_of(const py::dict& given) {
+CompressOptions options_of(const py::dict& given, const std::string& owner) {
   CompressOptions options;
   for (const auto& [key, value] : given) {
     const auto name = key.cast<std::string>();
@@ -90,10 +90,10 @@ CompressOptions options_of(const py::dict& given) {
     try {
       if (set_option(compress_options(), options, name, text)) continue;
     } catch (const Error& error) {
-      throw Error(error.code(), "DGCState", fmt::format("{} '{}'", name, text), error.problem(),
+      throw Error(error.code(), owner, fmt::format("{} '{}'", name, text), error.problem(),
                   error.hint());
     }
-    throw Error(ErrorCode::invalid_argument, "DGCState", name, "is not an option of compression");
+    throw Error(ErrorCode::invalid_argument, owner, name, "is not an option of compression");
   }
   return options;
 }
@@ -108,15 +108,16 @@ void bind_session(py::module_& m) {
       .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
                            tensors,
                        std::uint32_t rank, std::uint32_t workers, const Schedule& schedule,
-                       std::uint32_t schema, const py::dict& options) {
+                       std::uint32_t schema, const py::dict& options, const std::string& owner) {
              std::vector<TensorSpec> specs;
              for (const auto& [name, shape, dense] : tensors) specs.push_back({name, shape, dense});
-             CompressOptions all = options_of(options);
+             CompressOptions all = options_of(options, owner);
              all.schedule = schedule;
              all.schema = schema;
              return std::make_unique<Session>(std::move(specs), rank, workers, all);
            }),
-           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a, "options"_a)
+           py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a, "options"_a,
+           "owner"_a = "DGCState")
       .def_property(
           "step", [](Session& s) { return s.state().step(); },
           [](Session& s, std::uint64_t step) { s.state().set_step(step); })

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dgc/error.h"
+#include "exchange/senders.h"
 
 namespace dgc::python {
 namespace {
@@ -15,6 +16,15 @@ std::vector<Gradient> gradients_of(const std::vector<Array>& arrays) {
   gradients.reserve(arrays.size());
   for (const Array& array : arrays) gradients.push_back({array.tensor, array.values()});
   return gradients;
+}
+
+/// By tensor; empty where there is none.
+std::vector<std::span<float>> spans_of(const std::vector<Array>& arrays) {
+  std::size_t tensors = 0;
+  for (const Array& array : arrays) tensors = std::max(tensors, array.tensor + 1);
+  std::vector<std::span<float>> by_tensor(tensors);
+  for (const Array& array : arrays) by_tensor[array.tensor] = array.values();
+  return by_tensor;
 }
 
 std::vector<float> copy_of(std::span<const float> values) { return {values.begin(), values.end()}; }
@@ -132,11 +142,21 @@ Parcels::Parcels(const std::vector<Bytes>& messages, const Notice& mine, std::ui
   merged_ = exchange::merged(notices, step);
 }
 
+void Parcels::add_mean_of_senders(const std::vector<Array>& targets, float alpha,
+                                  const std::vector<bool>& whole) const {
+  std::vector<const CheckedMessage*> messages;
+  for (const CheckedMessage& message : messages_) messages.push_back(&message);
+  const auto by_tensor = spans_of(targets);
+  if (whole.size() < by_tensor.size()) {
+    throw Error(ErrorCode::shape_mismatch, "decode", "whole",
+                fmt::format("says {} tensors of {}", whole.size(), by_tensor.size()));
+  }
+  exchange::add_mean_of_senders(messages, by_tensor, std::vector<float>(by_tensor.size(), alpha),
+                                whole);
+}
+
 void Parcels::add_to(const std::vector<Array>& targets, float alpha) const {
-  std::size_t tensors = 0;
-  for (const Array& target : targets) tensors = std::max(tensors, target.tensor + 1);
-  std::vector<std::span<float>> by_tensor(tensors);
-  for (const Array& target : targets) by_tensor[target.tensor] = target.values();
+  const auto by_tensor = spans_of(targets);
   for (const CheckedMessage& message : messages_) decode_add(message, by_tensor, alpha);
 }
 

@@ -55,6 +55,9 @@ class Parcels {
   /// Adds them to the targets, in the order of the ranks. Throws Error, with the targets untouched,
   /// unless there is one for each tensor.
   void add_to(const std::vector<Array>& targets, float alpha) const;
+  /// The same with the mean of each entry over those who sent it (exchange/senders.h).
+  void add_mean_of_senders(const std::vector<Array>& targets, float alpha,
+                           const std::vector<bool>& whole) const;
 
  private:
   std::vector<CheckedMessage> messages_;

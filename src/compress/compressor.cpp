@@ -199,7 +199,7 @@ void Compressor::Impl::guess_threshold(TensorJob& job, Scratch& mine) const {
                                      .residual = std::as_const(state).residual(job.tensor),
                                      .rule = rule,
                                      .scale = scale,
-                                     .momentum = options.momentum,
+                                     .momentum = factor(),
                                      .seed = state.step() * 0x9E3779B97F4A7C15u},
                                     job.k, mine.trim.magnitudes);
 }
@@ -213,11 +213,11 @@ void Compressor::Impl::accumulate_piece(std::size_t index) {
   for (std::size_t begin = piece.begin; begin < piece.begin + piece.count; begin += kKernelBlock) {
     const bool enough = job.collected.load(std::memory_order_relaxed) > job.limit;
     const Accumulate block{.gradient = job.gradient.data() + begin,
-                           .velocity = rule == Rule::plain ? nullptr : u.data() + begin,
+                           .velocity = has_velocity(rule) ? u.data() + begin : nullptr,
                            .residual = v.data() + begin,
                            .count = std::min(kKernelBlock, piece.begin + piece.count - begin),
                            .scale = scale,
-                           .momentum = options.momentum,
+                           .momentum = factor(),
                            .threshold = enough ? kNoCandidates : job.threshold,
                            .sure = enough ? kNoCandidates : job.sure,
                            .first_index = static_cast<std::uint32_t>(begin)};

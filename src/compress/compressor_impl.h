@@ -109,8 +109,8 @@ struct Compressor::Impl {
   Impl(State& s, CompressOptions o)
       : state(s),
         options(std::move(o)),
-        rule(compress::rule_of(options.needs_velocity() ? options.momentum : 0.0f,
-                               options.nesterov)),
+        rule(compress::rule_of(options.needs_velocity() ? options.momentum : 0.0f, options.nesterov,
+                               options.residual_decay)),
         kernels(compress::active_kernels()),
         rice(wire::rice_kernels(kernels.name)),
         pool(options.threads),
@@ -126,7 +126,11 @@ struct Compressor::Impl {
     return entries_at(options.schedule.ratio_at(static_cast<std::int64_t>(state.step())), elements);
   }
   /// Whether what is sent leaves 0 behind in u.
-  bool masks() const noexcept { return options.masking && rule != compress::Rule::plain; }
+  bool masks() const noexcept { return options.masking && compress::has_velocity(rule); }
+  /// Of the rule: m, or what is left of v.
+  float factor() const noexcept {
+    return rule == compress::Rule::decayed ? options.residual_decay : options.momentum;
+  }
   /// What is sent runs ahead of v by this much of its gradient: global momentum with Nesterov.
   float look_ahead() const noexcept { return options.nesterov ? options.feedback() * scale : 0.0f; }
   ValueType values_of(bool whole) const { return whole ? options.dense_values : options.values; }

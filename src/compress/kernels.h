@@ -47,11 +47,11 @@ inline constexpr std::size_t kSlack = 64;
 
 struct Accumulate {
   const float* gradient;
-  float* velocity;  // null for Rule::plain
+  float* velocity;  // null for rules without one
   float* residual;
-  std::size_t count;  // at most kKernelBlock
-  float scale;        // 1/N, clipping and loss scale together
-  float momentum;
+  std::size_t count;        // at most kKernelBlock
+  float scale;              // 1/N, clipping and loss scale together
+  float momentum;           // of Rule::decayed: beta
   std::uint32_t threshold;  // magnitude_bits from which an entry is a candidate; at least 1
   std::uint32_t sure;       // from which a candidate is taken out on the spot; not below threshold
   std::uint32_t first_index;
@@ -66,9 +66,9 @@ struct Kernels {
   const char* name;
   /// By Rule. Updates u and v in place and writes the entries that reach the threshold to `out`
   /// (room for `count`, and slack). Those that are sure leave 0 behind: in v, and in u where `out`
-  /// has velocities, which Rule::plain has not. A non-finite gradient counts as zero and is
+  /// has velocities, which not every rule has. A non-finite gradient counts as zero and is
   /// reported.
-  Accumulated (*accumulate[3])(const Accumulate& block, EntryArrays out) noexcept;
+  Accumulated (*accumulate[4])(const Accumulate& block, EntryArrays out) noexcept;
   /// Writes the entries of v that reach the threshold to `out`; returns their number. `velocity` is
   /// looked at only where `out` has velocities.
   std::size_t (*collect)(const float* velocity, const float* residual, std::size_t count,

@@ -20,7 +20,7 @@ Accumulated accumulate(const Accumulate& block, EntryArrays out) noexcept {
       if (result.first_nonfinite == kAllFinite) result.first_nonfinite = i;
       g = 0.0f;
     }
-    float* const u = kRule == Rule::plain ? nullptr : block.velocity + i;
+    float* const u = has_velocity(kRule) ? block.velocity + i : nullptr;
     const float v = accumulate_one<kRule>(g * block.scale, u, block.residual + i, block.momentum);
     if (magnitude_bits(v) < block.threshold) continue;
     put(out, result.candidates++, block.first_index + static_cast<std::uint32_t>(i), v, u);
@@ -61,12 +61,12 @@ void add_squares(const float* values, std::size_t count, double* lanes) noexcept
   }
 }
 
-constexpr Kernels kTable{
-    "scalar",
-    {accumulate<Rule::plain>, accumulate<Rule::heavy_ball>, accumulate<Rule::nesterov>},
-    collect,
-    pick,
-    add_squares};
+constexpr Kernels kTable{"scalar",
+                         {accumulate<Rule::plain>, accumulate<Rule::heavy_ball>,
+                          accumulate<Rule::nesterov>, accumulate<Rule::decayed>},
+                         collect,
+                         pick,
+                         add_squares};
 
 }  // namespace
 
@@ -75,7 +75,7 @@ const Kernels& scalar_kernels() noexcept { return kTable; }
 void accumulate(Rule rule, std::span<const float> gradient, std::span<float> velocity,
                 std::span<float> residual, float scale, float momentum) noexcept {
   for (std::size_t i = 0; i < gradient.size(); ++i) {
-    float* const u = rule == Rule::plain ? nullptr : &velocity[i];
+    float* const u = has_velocity(rule) ? &velocity[i] : nullptr;
     accumulate_one(rule, gradient[i] * scale, u, &residual[i], momentum);
   }
 }

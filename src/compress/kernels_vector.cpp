@@ -91,6 +91,10 @@ HWY_INLINE void Update(V g, const float* HWY_RESTRICT u, const float* HWY_RESTRI
   if constexpr (kRule == Rule::plain) {
     velocity = hn::Zero(d);
     sum = hn::Add(hn::LoadU(d, v), g);
+  } else if constexpr (kRule == Rule::decayed) {
+    velocity = hn::Zero(d);
+    sum = hn::Add(hn::Mul(m, hn::LoadU(d, v)), g);
+    sum = hn::IfThenElseZero(hn::Ge(hn::Abs(sum), hn::Set(d, FLT_MIN)), sum);
   } else {
     const V old = hn::LoadU(d, u);
     if constexpr (kRule == Rule::heavy_ball) {
@@ -108,7 +112,7 @@ HWY_INLINE void Update(V g, const float* HWY_RESTRICT u, const float* HWY_RESTRI
 template <Rule kRule, class V>
 HWY_INLINE void Keep(V velocity, V sum, float* HWY_RESTRICT u, float* HWY_RESTRICT v) {
   const F d;
-  if constexpr (kRule != Rule::plain) hn::StoreU(velocity, d, u);
+  if constexpr (has_velocity(kRule)) hn::StoreU(velocity, d, u);
   hn::StoreU(sum, d, v);
 }
 
@@ -121,7 +125,7 @@ HWY_INLINE std::size_t Take(V velocity, V sum, float* HWY_RESTRICT u, float* HWY
   const auto magnitude = Magnitude(sum);
   const auto sure = hn::RebindMask(d, hn::Gt(magnitude, below_sure));
   hn::StoreU(hn::IfThenZeroElse(sure, sum), d, v);
-  if constexpr (kRule != Rule::plain) {
+  if constexpr (has_velocity(kRule)) {
     const bool mask = out.velocities != nullptr;
     hn::StoreU(mask ? hn::IfThenZeroElse(sure, velocity) : velocity, d, u);
   }
@@ -147,7 +151,7 @@ Accumulated AccumulateBlock(const Accumulate& block, EntryArrays out) noexcept {
   const auto one_by_one = [&](std::size_t begin, std::size_t count) {
     Accumulate part = block;
     part.gradient += begin;
-    part.velocity += kRule == Rule::plain ? 0 : begin;
+    part.velocity += has_velocity(kRule) ? begin : 0;
     part.residual += begin;
     part.count = count;
     part.first_index += static_cast<std::uint32_t>(begin);
@@ -160,7 +164,7 @@ Accumulated AccumulateBlock(const Accumulate& block, EntryArrays out) noexcept {
   };
 
   // Without momentum there is no velocity to point into.
-  const auto velocity_at = [u](std::size_t at) { return kRule == Rule::plain ? nullptr : u + at; };
+  const auto velocity_at = [u](std::size_t at) { return has_velocity(kRule) ? u + at : nullptr; };
   std::size_t i = 0;
   for (; i + 4 * lanes <= block.count; i += 4 * lanes) {
     const std::size_t i1 = i + lanes;
@@ -285,7 +289,7 @@ const Kernels* Table() noexcept {
 #endif
   static constexpr Kernels kTable{kName,
                                   {AccumulateBlock<Rule::plain>, AccumulateBlock<Rule::heavy_ball>,
-                                   AccumulateBlock<Rule::nesterov>},
+                                   AccumulateBlock<Rule::nesterov>, AccumulateBlock<Rule::decayed>},
                                   CollectBlock,
                                   PickBlock,
                                   AddSquares};

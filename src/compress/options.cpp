@@ -26,6 +26,15 @@ void compress::check_options(const CompressOptions& options, const State& state)
   if (options.nesterov && options.momentum == 0.0f) {
     reject("nesterov", "needs a momentum above 0");
   }
+  if (!(options.residual_decay > 0.0f && options.residual_decay <= 1.0f)) {
+    reject("residual_decay", fmt::format("{} is not in (0, 1]", options.residual_decay),
+           "1 keeps the whole residual");
+  }
+  if (options.residual_decay != 1.0f && (options.needs_velocity() || options.feedback() != 0.0f)) {
+    reject("residual_decay",
+           fmt::format("{} with momentum {}", options.residual_decay, options.momentum),
+           "set one of them: momentum 0, or residual_decay 1");
+  }
   if (!(options.clip_norm >= 0.0) || std::isinf(options.clip_norm)) {
     reject("clip_norm", fmt::format("{} is negative or not finite", options.clip_norm),
            "0 turns clipping off");
@@ -104,6 +113,7 @@ std::span<const Option<CompressOptions>> compress_options() {
       plain_option("nesterov", &O::nesterov),
       choice_option("momentum_correction", &O::momentum_correction, momentum_corrections()),
       plain_option("masking", &O::masking),
+      plain_option("residual_decay", &O::residual_decay),
       plain_option("clip_norm", &O::clip_norm),
       choice_option("selection", &O::selection, selections(), false),
       choice_option("values", &O::values, value_types()),

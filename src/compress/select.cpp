@@ -107,7 +107,7 @@ std::uint32_t sampled_threshold(const SampleSource& source, std::size_t k,
     if (magnitude_bits(g) >= kInfinityBits) g = 0.0f;
     g *= source.scale;
     float v = source.residual[i];
-    float u = source.rule == Rule::plain ? 0.0f : source.velocity[i];
+    float u = has_velocity(source.rule) ? source.velocity[i] : 0.0f;
     accumulate_one(source.rule, g, &u, &v, source.momentum);
     scratch.push_back(magnitude_bits(v));
   }

@@ -37,7 +37,7 @@ std::uint32_t exact_threshold(std::span<const float> v, std::size_t k,
 /// Inputs of a guess from a sample: v as it will be after this step's accumulation.
 struct SampleSource {
   std::span<const float> gradient;
-  std::span<const float> velocity;  // empty for Rule::plain
+  std::span<const float> velocity;  // empty for rules without one
   std::span<const float> residual;
   Rule rule;
   float scale;

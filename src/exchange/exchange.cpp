@@ -22,6 +22,7 @@
 #include "exchange/free_ratio.h"
 #include "exchange/link_costs.h"
 #include "exchange/options.h"
+#include "exchange/senders.h"
 #include "wire/message.h"
 
 namespace dgc {
@@ -86,6 +87,14 @@ Buckets buckets_or_one(Buckets buckets, std::size_t tensors) {
   return buckets;
 }
 
+/// Counting senders takes the messages of all.
+ExchangeOptions with_algorithm(ExchangeOptions options) {
+  if (options.mean == Mean::senders && options.algorithm == Algorithm::automatic) {
+    options.algorithm = Algorithm::allgather;
+  }
+  return options;
+}
+
 }  // namespace
 
 struct Exchange::Impl {
@@ -114,12 +123,17 @@ struct Exchange::Impl {
       : group(g),
         model(std::move(m)),
         buckets(buckets_or_one(std::move(b), model.size())),
-        options(std::move(o)),
+        options(with_algorithm(std::move(o))),
         topology(find_topology(g, options)),
         own(given != nullptr ? std::optional<State>() : make_state(c.needs_velocity())),
         state(given != nullptr ? *given : *own),
         compressor(state, std::move(c)) {
     check_options(options);
+    if (options.mean == Mean::senders && compressor.options().feedback() != 0.0f) {
+      throw Error(ErrorCode::invalid_argument, "exchange", "mean",
+                  "global momentum continues the mean over all workers, not over the senders",
+                  "use local momentum correction, or the mean over all workers");
+    }
     check_buckets(buckets, model.size());
     if (topology && compressor.options().clip_norm > 0.0 && buckets.size() > 1) {
       throw Error(
@@ -283,6 +297,19 @@ struct Exchange::Impl {
     }
   }
 
+  void apply_over_senders(const exchange::Contents& bucket,
+                          std::span<const std::span<float>> targets,
+                          std::span<const float> alphas) const {
+    std::vector<const CheckedMessage*> messages;
+    for (const Received& received : bucket.messages) messages.push_back(&received.message);
+    std::vector<bool> whole;
+    for (std::size_t t = 0; t < model.size(); ++t) {
+      const Load load = context.load_of(t);
+      whole.push_back(load.entries == load.elements);
+    }
+    add_mean_of_senders(messages, targets, alphas, whole);
+  }
+
   void abandon(const Error& cause, std::span<const Gradient> gradients,
                const Compressor::Call& call) noexcept {
     // The group is the other thread's until that is done.
@@ -431,6 +458,10 @@ void Exchange::apply(const Collected& collected, std::span<const std::span<float
     if (!collected.present[t]) present[t] = {};
   }
   for (const exchange::Contents& bucket : collected.contents_->buckets) {
+    if (impl_->options.mean == Mean::senders) {
+      impl_->apply_over_senders(bucket, present, alphas);
+      continue;
+    }
     for (std::size_t m = 0; m < bucket.messages.size(); ++m) {
       const CheckedMessage& message = bucket.messages[m].message;
       if (bucket.offsets.empty()) {

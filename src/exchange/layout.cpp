@@ -19,6 +19,10 @@ double bits_of(ValueType type) noexcept {
       return 8.0;
     case ValueType::sign:
       return 1.0;
+    case ValueType::table2:
+      return 2.125;  // with the table
+    case ValueType::table4:
+      return 4.5;
   }
   return 32.0;
 }

@@ -30,6 +30,23 @@ Algorithm parse_algorithm(std::string_view name) {
   return parse_choice("algorithm", name, algorithms());
 }
 
+std::string_view name_of(Mean mean) noexcept {
+  switch (mean) {
+    case Mean::workers:
+      return "workers";
+    case Mean::senders:
+      return "senders";
+  }
+  return "unknown";
+}
+
+std::span<const Mean> means() noexcept {
+  static constexpr std::array kAll = {Mean::workers, Mean::senders};
+  return kAll;
+}
+
+Mean parse_mean(std::string_view name) { return parse_choice("mean", name, means()); }
+
 namespace {
 
 /// Texts that parse_link reads back without losing a bit; empty: it is measured.
@@ -55,6 +72,7 @@ std::span<const Option<ExchangeOptions>> exchange_options() {
   static const std::vector<Option<O>> all = {
       choice_option("algorithm", &O::algorithm, algorithms()),
       plain_option("check_parameters_every", &O::check_parameters_every),
+      choice_option("mean", &O::mean, means()),
       choice_option("dense_transport", &O::dense_transport, value_types()),
       plain_option("skip_nonfinite", &O::skip_nonfinite),
       link_option(),
@@ -66,9 +84,17 @@ std::span<const Option<ExchangeOptions>> exchange_options() {
 }
 
 void exchange::check_options(const ExchangeOptions& options) {
-  if (options.dense_transport == ValueType::int8 || options.dense_transport == ValueType::sign) {
+  if (options.mean == Mean::senders && options.algorithm != Algorithm::allgather &&
+      options.algorithm != Algorithm::automatic) {
+    throw Error(ErrorCode::invalid_argument, "exchange", "mean",
+                fmt::format("senders cannot be counted with {}", name_of(options.algorithm)),
+                "use allgather, or the mean over all workers");
+  }
+  const ValueType transport = options.dense_transport;
+  if (transport != ValueType::fp32 && transport != ValueType::fp16 &&
+      transport != ValueType::bf16) {
     throw Error(ErrorCode::invalid_argument, "exchange", "dense_transport",
-                fmt::format("{} is too coarse for sums", name_of(options.dense_transport)),
+                fmt::format("{} is too coarse for sums", name_of(transport)),
                 "use fp32, fp16 or bf16");
   }
   const std::optional<Link> link = options.costs ? options.costs->link : options.link;

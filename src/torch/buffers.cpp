@@ -1,40 +1,39 @@
-// Buffers, such as the running statistics of batch-norm: not trained, and not the same on all
-// ranks.
+#include "torch/buffers.h"
+
 #include <fmt/format.h>
 
 #include <cstring>
 
 #include "dgc/collectives.h"
 #include "exchange/context.h"
-#include "torch/sgd_impl.h"
 
-namespace dgc {
+namespace dgc::sgd {
 
-void Sgd::Impl::broadcast_buffer(const torch::Tensor& buffer) {
+void broadcast_tensor(Group& group, const torch::Tensor& tensor) {
   const torch::NoGradGuard no_grad;
-  torch::Tensor copy = buffer.detach().clone(torch::MemoryFormat::Contiguous);
+  torch::Tensor copy = tensor.detach().clone(torch::MemoryFormat::Contiguous);
   broadcast(group, {static_cast<std::byte*>(copy.data_ptr()), copy.nbytes()}, 0);
-  if (group.rank() != 0) buffer.detach().copy_(copy);
+  if (group.rank() != 0) tensor.detach().copy_(copy);
 }
 
-void Sgd::Impl::sync_buffers() {
+void ModelBuffers::synchronize() const {
   const torch::NoGradGuard no_grad;
   std::vector<float> values;
   const auto averaged = [](const torch::Tensor& t) {
     return torch::isFloatingType(t.scalar_type());
   };
-  for (const auto& [name, buffer] : buffers) {
+  for (const auto& [name, buffer] : all_) {
     if (!averaged(buffer)) {
-      broadcast_buffer(buffer);
+      broadcast_tensor(group_, buffer);
       continue;
     }
-    const torch::Tensor flat = sgd::as_contiguous_float(buffer);
+    const torch::Tensor flat = as_contiguous_float(buffer);
     values.insert(values.end(), flat.data_ptr<float>(), flat.data_ptr<float>() + flat.numel());
   }
-  all_reduce(group, values);
-  const float share = 1.0f / static_cast<float>(group.size());
+  all_reduce(group_, values);
+  const float share = 1.0f / static_cast<float>(group_.size());
   const float* next = values.data();
-  for (const auto& [name, buffer] : buffers) {
+  for (const auto& [name, buffer] : all_) {
     if (!averaged(buffer)) continue;
     torch::Tensor mean = torch::empty(buffer.sizes(), torch::kFloat);
     std::memcpy(mean.data_ptr<float>(), next, mean.nbytes());
@@ -43,45 +42,39 @@ void Sgd::Impl::sync_buffers() {
   }
 }
 
-void Sgd::add_buffers(const torch::OrderedDict<std::string, torch::Tensor>& buffers) {
-  Impl& my = *impl_;
-  my.require_idle("add_buffers");
+void ModelBuffers::add(const torch::OrderedDict<std::string, torch::Tensor>& buffers,
+                       std::span<const Parameter> parameters) {
   try {
-    std::string all = "dgc buffers\n";
+    std::string text = "dgc buffers\n";
     for (const auto& item : buffers) {
       const std::string& name = item.key();
       const torch::Tensor& buffer = item.value();
       if (!buffer.defined()) continue;
       const auto refuse = [&](const char* problem, const char* hint) {
-        throw Error(ErrorCode::invalid_argument, "Sgd", fmt::format("buffer '{}'", name), problem,
+        throw Error(ErrorCode::invalid_argument, owner_, fmt::format("buffer '{}'", name), problem,
                     hint);
       };
       if (!buffer.device().is_cpu()) refuse("is not on the CPU", "move the model to the CPU");
-      for (const sgd::Parameter& parameter : my.parameters) {
+      for (const Parameter& parameter : parameters) {
         if (parameter.name == name) refuse("has the name of a parameter", "rename one of them");
       }
-      for (const auto& known : my.buffers) {
+      for (const auto& known : all_) {
         if (known.first == name) refuse("is there already", "add each buffer once");
       }
-      all +=
+      text +=
           fmt::format("buffer {} {} {}\n", name, TensorSpec{"", buffer.sizes().vec()}.shape_text(),
                       torch::toString(buffer.scalar_type()));
     }
-    exchange::handshake(my.group, all);
+    exchange::handshake(group_, text);
   } catch (const std::exception& error) {
-    my.group.fail(as_error(error));
+    group_.fail(as_error(error));
     throw;
   }
   for (const auto& item : buffers) {
     if (!item.value().defined()) continue;
-    my.buffers.emplace_back(item.key(), item.value());
-    my.broadcast_buffer(item.value());
+    all_.emplace_back(item.key(), item.value());
+    broadcast_tensor(group_, item.value());
   }
 }
 
-void Sgd::sync_buffers() {
-  impl_->require_idle("sync_buffers");
-  impl_->sync_buffers();
-}
-
-}  // namespace dgc
+}  // namespace dgc::sgd

@@ -10,75 +10,26 @@
 // rank's own is gathered first. A load collects and checks everything before it changes anything.
 #include "dgc/checkpoint.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
-#include <torch/serialize.h>
-
-#include <cstring>
 
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
-#include "dgc/collectives.h"
+#include "torch/saved_tensors.h"
 #include "torch/sgd_impl.h"
 
 namespace dgc {
 namespace {
 
-using Dictionary = c10::Dict<std::string, torch::Tensor>;
-
-constexpr const char* kModel = "model.pt";
-constexpr const char* kOptimizer = "optimizer.pt";
-constexpr const char* kGiven = "given";  // by the caller, of this rank
-
-std::vector<char> pickled(const Dictionary& dictionary) { return torch::pickle_save(dictionary); }
-
-Dictionary unpickled(std::span<const std::byte> bytes, const std::string& subject) {
-  try {
-    const auto* const data = reinterpret_cast<const char*>(bytes.data());
-    const auto value = torch::pickle_load(std::vector<char>(data, data + bytes.size()));
-    Dictionary dictionary;
-    for (const auto& item : value.toGenericDict()) {
-      dictionary.insert(item.key().toStringRef(), item.value().toTensor());
-    }
-    return dictionary;
-  } catch (const c10::Error& error) {
-    throw Error(ErrorCode::bad_state, "load", subject,
-                fmt::format("is not a dictionary of tensors: {}", error.what_without_backtrace()),
-                "use another checkpoint; nothing was loaded");
-  }
-}
-
-/// A contiguous copy: a view would be pickled with all of its storage.
-torch::Tensor snapshot(const torch::Tensor& tensor) {
-  return tensor.detach().clone(torch::MemoryFormat::Contiguous);
-}
-
-torch::Tensor random_state() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::scoped_lock lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_random_state(const torch::Tensor& state) {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::scoped_lock lock(generator.mutex());
-  generator.set_state(state);
-}
+using namespace sgd;
 
 /// What is each rank's own, of all ranks, for every rank to write the same file.
 void add_private_parts(Sgd::Impl& optimizer, const torch::Tensor& given, Dictionary& all) {
   Dictionary mine;
   mine.insert("random", random_state());
   if (given.defined()) mine.insert(kGiven, snapshot(given));
-  for (const auto& [name, buffer] : optimizer.buffers)
+  for (const auto& [name, buffer] : optimizer.buffers.all())
     mine.insert("buffer/" + name, snapshot(buffer));
-  const std::vector<char> bytes = pickled(mine);
-  const auto gathered = all_gather(optimizer.group, std::as_bytes(std::span(bytes)));
-  for (std::size_t r = 0; r < gathered.size(); ++r) {
-    for (const auto& item : unpickled(gathered[r], fmt::format("rank {}", r))) {
-      all.insert(fmt::format("rank/{}/{}", r, item.key()), item.value());
-    }
-  }
+  add_of_all_ranks(optimizer.group, mine, all);
 }
 
 /// model.pt and optimizer.pt.
@@ -95,7 +46,7 @@ std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my,
       model.insert(alias, model.at(parameter.name));
     if (parameter.master.defined()) rest.insert("master/" + parameter.name, parameter.master);
   }
-  for (const auto& [name, buffer] : my.buffers)
+  for (const auto& [name, buffer] : my.buffers.all())
     model.insert(name, rest.at("rank/0/buffer/" + name));
   for (std::size_t t = 0; t < my.decay.size(); ++t) {
     if (my.decay[t].empty()) continue;
@@ -108,53 +59,6 @@ std::pair<std::vector<char>, std::vector<char>> pickled_parts(Sgd::Impl& my,
   rest.insert("loss_scale", torch::tensor(my.pipeline->loss_scale, torch::kDouble));
 
   return std::pair(pickled(model), pickled(rest));
-}
-
-/// The tensors of a shared file, looked up by name.
-class SavedTensors {
- public:
-  SavedTensors(const checkpoint::Checkpoint& checkpoint, const char* file)
-      : subject_((checkpoint.path() / file).string()),
-        tensors_(unpickled(checkpoint.shared(file), subject_)) {}
-
-  bool has(const std::string& name) const { return tensors_.contains(name); }
-  torch::Tensor get(const std::string& name) const {
-    return has(name) ? tensors_.find(name)->value() : torch::Tensor();
-  }
-
-  /// Throws Error unless it is there, with this shape and type.
-  const torch::Tensor& at(const std::string& name, const torch::Tensor& like) const {
-    if (!has(name)) {
-      throw Error(ErrorCode::state_mismatch, "load", subject_, fmt::format("has no '{}'", name),
-                  "it was written by another model; nothing was loaded");
-    }
-    const torch::Tensor& found = tensors_.find(name)->value();
-    if (found.sizes() != like.sizes() || found.scalar_type() != like.scalar_type()) {
-      const auto text = [](const torch::Tensor& tensor) {
-        return fmt::format("{} {}", TensorSpec{"", tensor.sizes().vec()}.shape_text(),
-                           torch::toString(tensor.scalar_type()));
-      };
-      throw Error(ErrorCode::shape_mismatch, "load", subject_,
-                  fmt::format("'{}' is {} there and {} here", name, text(found), text(like)),
-                  "it was written by another model; nothing was loaded");
-    }
-    return found;
-  }
-
- private:
-  std::string subject_;
-  Dictionary tensors_;
-};
-
-/// What goes wrong with this rank alone is told to the others, who would wait for it.
-template <typename Work>
-auto telling_others(Group& group, const Work& work) {
-  try {
-    return work();
-  } catch (const std::exception& error) {
-    group.fail(as_error(error));
-    throw;
-  }
 }
 
 /// Everything that a load changes but u and v, found and checked.
@@ -180,7 +84,7 @@ Loaded read_tensors(Sgd::Impl& my, const SavedTensors& model, const SavedTensors
   // With another number of workers, new ranks begin with what an old one had, but with random
   // numbers of their own.
   const int old_rank = my.group.rank() % workers;
-  for (const auto& [name, buffer] : my.buffers) {
+  for (const auto& [name, buffer] : my.buffers.all()) {
     loaded.assignments.emplace_back(
         buffer, rest.at(fmt::format("rank/{}/buffer/{}", old_rank, name), buffer));
   }
@@ -233,8 +137,8 @@ CheckpointInfo save_checkpoint(const std::filesystem::path& folder, Sgd& optimiz
   info.path = checkpoint::save(my.group, folder,
                                {.step = info.step,
                                 .user = user,
-                                .shared = {{kModel, std::as_bytes(std::span(model_bytes))},
-                                           {kOptimizer, std::as_bytes(std::span(rest_bytes))}},
+                                .shared = {{kModelFile, std::as_bytes(std::span(model_bytes))},
+                                           {kOptimizerFile, std::as_bytes(std::span(rest_bytes))}},
                                 .state = &my.exchange->state()},
                                keep);
   return info;
@@ -250,7 +154,7 @@ std::optional<CheckpointInfo> load_checkpoint(const std::filesystem::path& folde
 
   // Files were found whole: if they cannot be read now, that is this rank's trouble alone.
   const auto [model, rest] = telling_others(my.group, [&] {
-    return std::pair(SavedTensors(*found, kModel), SavedTensors(*found, kOptimizer));
+    return std::pair(SavedTensors(*found, kModelFile), SavedTensors(*found, kOptimizerFile));
   });
   Loaded loaded = read_tensors(my, model, rest, found->workers());
   CheckpointInfo info{.step = found->step(),

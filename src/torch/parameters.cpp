@@ -8,24 +8,29 @@
 namespace dgc::sgd {
 namespace {
 
-[[noreturn]] void refuse(const std::string& name, std::string problem, std::string hint) {
-  throw Error(ErrorCode::invalid_argument, "Sgd", fmt::format("parameter '{}'", name),
+[[noreturn]] void refuse(const char* owner, const std::string& name, std::string problem,
+                         std::string hint) {
+  throw Error(ErrorCode::invalid_argument, owner, fmt::format("parameter '{}'", name),
               std::move(problem), std::move(hint));
 }
 
-void check(const std::string& name, const torch::Tensor& tensor) {
-  if (!tensor.defined()) refuse(name, "is undefined", "register it before the optimizer is made");
-  if (!tensor.is_leaf()) refuse(name, "is not a leaf", "give the tensors that are to be trained");
+void check(const char* owner, const std::string& name, const torch::Tensor& tensor) {
+  if (!tensor.defined())
+    refuse(owner, name, "is undefined", "register it before the optimizer is made");
+  if (!tensor.is_leaf())
+    refuse(owner, name, "is not a leaf", "give the tensors that are to be trained");
   if (!tensor.device().is_cpu()) {
-    refuse(name, fmt::format("is on {}", tensor.device().str()), "move the model to the CPU");
+    refuse(owner, name, fmt::format("is on {}", tensor.device().str()),
+           "move the model to the CPU");
   }
-  if (tensor.layout() != torch::kStrided) refuse(name, "is not a strided tensor", "make it dense");
+  if (tensor.layout() != torch::kStrided)
+    refuse(owner, name, "is not a strided tensor", "make it dense");
   const auto type = tensor.scalar_type();
   if (!tensor.requires_grad() || type == torch::kFloat || type == torch::kHalf ||
       type == torch::kBFloat16) {
     return;
   }
-  refuse(name,
+  refuse(owner, name,
          fmt::format("is of type {}; residuals and messages have 32 bits", torch::toString(type)),
          "convert the model: model->to(torch::kFloat)");
 }
@@ -39,6 +44,7 @@ TensorSpec Parameter::spec() const {
 }
 
 std::string Parameter::why() const {
+  if (because != nullptr) return because;
   if (frozen) return "requires_grad is off";
   if (send != Send::automatic) return "asked for by its group";
   const auto dimensions = tensor.dim();
@@ -51,11 +57,15 @@ std::span<float> Parameter::values() {
   // Looked up each time: set_data and the like may have moved it.
   if (tensor.numel() != elements || source.scalar_type() != torch::kFloat ||
       !source.is_contiguous()) {
-    throw Error(ErrorCode::wrong_order, "Sgd", fmt::format("parameter '{}'", name),
-                "has another size, type or layout than when the optimizer was made",
-                "convert the model first, then make the optimizer");
+    refuse_changed();
   }
   return {source.data_ptr<float>(), static_cast<std::size_t>(elements)};
+}
+
+void Parameter::refuse_changed() const {
+  throw Error(ErrorCode::wrong_order, owner, fmt::format("parameter '{}'", name),
+              "has another size, type or layout than when the optimizer was made",
+              "convert the model first, then make the optimizer");
 }
 
 void Parameter::publish() {
@@ -75,19 +85,19 @@ void Parameter::reread() {
   version = tensor._version();
 }
 
-void check_parameters(std::span<const SgdGroup> groups) {
+void check_parameters(std::span<const SgdGroup> groups, const char* owner) {
   std::map<const void*, std::size_t> seen;
   std::set<std::string> names;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& item : groups[g].parameters) {
       const std::string name = groups[g].prefix + item.key();
-      check(name, item.value());
+      check(owner, name, item.value());
       if (!names.insert(name).second) {
-        refuse(name, "is the name of two parameters", "give one of the groups a prefix");
+        refuse(owner, name, "is the name of two parameters", "give one of the groups a prefix");
       }
       const auto place = seen.try_emplace(item.value().unsafeGetTensorImpl(), g).first;
       if (place->second == g) continue;
-      refuse(name, fmt::format("is in group {} and, tied, in group {}", g, place->second),
+      refuse(owner, name, fmt::format("is in group {} and, tied, in group {}", g, place->second),
              "put tied weights into one group");
     }
   }

@@ -23,7 +23,9 @@ struct Parameter {
   Send send = Send::automatic;
   bool frozen = false;
   std::int64_t elements = 0;
-  std::int64_t version = 0;  // of the tensor, when it and the master were the same
+  const char* owner = "Sgd";      // named by errors
+  const char* because = nullptr;  // why it is frozen, where its owner decided so
+  std::int64_t version = 0;       // of the tensor, when it and the master were the same
 
   TensorSpec spec() const;
   std::string why() const;
@@ -34,11 +36,13 @@ struct Parameter {
   void publish();
   /// Takes the master from the tensor.
   void reread();
+  /// Throws Error(wrong_order): it has another size, type or layout than it had.
+  [[noreturn]] void refuse_changed() const;
 };
 
 /// Throws Error(invalid_argument), naming the parameter: undefined, not a leaf, not on the CPU, a
 /// type that residuals of 32 bits cannot follow, a name used twice, in two groups.
-void check_parameters(std::span<const SgdGroup> groups);
+void check_parameters(std::span<const SgdGroup> groups, const char* owner = "Sgd");
 
 /// Parameters of all groups, which were checked, in order, tied ones once.
 std::vector<Parameter> collect_parameters(std::span<const SgdGroup> groups);

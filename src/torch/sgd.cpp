@@ -67,7 +67,9 @@ Sgd::Impl::Impl(Group& the_group, std::span<const SgdGroup> groups, SgdOptions t
     check_options();
     parameters = sgd::collect_parameters(groups);
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-      if (!parameters[p].frozen) trained.push_back(p);
+      if (parameters[p].frozen) continue;
+      trained.push_back(p);
+      elements += static_cast<std::uint64_t>(parameters[p].elements);
     }
     if (trained.empty()) refuse("parameters", "there is none to train", "see requires_grad");
     for (const auto& g : param_groups) given += g.params().size();
@@ -176,7 +178,7 @@ const SgdGroupOptions& Sgd::Impl::group_of(std::size_t tensor) const {
 void Sgd::Impl::broadcast_parameters() {
   for (sgd::Parameter& parameter : parameters) {
     if (parameter.frozen) {
-      broadcast_buffer(parameter.tensor);
+      sgd::broadcast_tensor(group, parameter.tensor);
       continue;
     }
     parameter.reread();
@@ -188,6 +190,16 @@ void Sgd::Impl::broadcast_parameters() {
 Sgd::Sgd(Group& group, torch::nn::Module& model, SgdOptions options)
     : Sgd(group, {{model.named_parameters(), defaults_of(options)}}, options) {
   add_buffers(model.named_buffers());
+}
+
+void Sgd::add_buffers(const torch::OrderedDict<std::string, torch::Tensor>& buffers) {
+  impl_->require_idle("add_buffers");
+  impl_->buffers.add(buffers, impl_->parameters);
+}
+
+void Sgd::sync_buffers() {
+  impl_->require_idle("sync_buffers");
+  impl_->buffers.synchronize();
 }
 
 Sgd::Sgd(Group& group, std::vector<torch::Tensor> parameters, SgdOptions options)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dgc/sgd.h"
+#include "torch/buffers.h"
 #include "torch/decay.h"
 #include "torch/parameters.h"
 #include "torch/pipeline.h"
@@ -23,14 +24,15 @@ struct Sgd::Impl {
   SgdOptions options;
   /// Of the optimizer: learning rates and weight decay are read from here at each step.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups;
-  std::size_t given = 0;  // parameters in param_groups, to notice when some are added later
+  std::uint64_t elements = 0;  // of the trained parameters
+  std::size_t given = 0;       // parameters in param_groups, to notice when some are added later
 
   std::vector<sgd::Parameter> parameters;
   std::vector<std::size_t> trained;  // tensor t of the exchange is parameters[trained[t]]
   /// Momentum that is the same on all ranks, by tensor; empty until needed: of weight decay, or of
   /// everything where momentum correction is off.
   std::vector<std::vector<float>> decay;
-  std::vector<std::pair<std::string, torch::Tensor>> buffers;
+  sgd::ModelBuffers buffers{group, "Sgd"};
 
   Buckets plan;
   std::optional<Exchange> exchange;
@@ -50,8 +52,6 @@ struct Sgd::Impl {
   std::string describe() const;
   void make_exchange();
   void broadcast_parameters();
-  void broadcast_buffer(const torch::Tensor& buffer);
-  void sync_buffers();
 
   void step();
   /// What a step is going to change. Everything that can be wrong with that is found here.
@@ -64,7 +64,6 @@ struct Sgd::Impl {
   bool momentum_is_late() const {
     return options.momentum() != 0.0f && options.momentum_correction() == MomentumCorrection::off;
   }
-  void describe_step(const Collected& collected);
 };
 
 /// The inside of an Sgd, for checkpoints.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "torch/describe.h"
 #include "torch/sgd_impl.h"
 
 namespace dgc {
@@ -21,23 +22,15 @@ std::string type_name(torch::ScalarType type) {
 
 }  // namespace
 
-SgdReport Sgd::report() const {
-  const Impl& my = *impl_;
+SgdReport sgd::describe_tensors(std::span<const Parameter> parameters, const Buckets& plan,
+                                const Exchange& exchange, const CompressOptions& compress) {
   SgdReport report;
-  const std::string reason = my.no_overlap();
-  report.overlap = reason.empty() ? "on" : "off: " + reason;
-  report.algorithm = name_of(my.options.algorithm());
-  report.schedule = my.options.schedule().describe();
-  report.buckets = static_cast<int>(my.plan.size());
+  report.schedule = compress.schedule.describe();
+  report.buckets = static_cast<int>(plan.size());
   const double ratio =
-      my.options.schedule().ratio_at(static_cast<std::int64_t>(my.exchange->state().step()));
-  const std::span<const TensorStats> stats = tensor_stats();
-  for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
-    const auto& options = static_cast<const SgdGroupOptions&>(my.param_groups[g].options());
-    report.groups.push_back({options.lr(), options.weight_decay()});
-  }
+      compress.schedule.ratio_at(static_cast<std::int64_t>(exchange.state().step()));
   std::size_t next = 0;  // of the tensors that are exchanged
-  for (const sgd::Parameter& parameter : my.parameters) {
+  for (const Parameter& parameter : parameters) {
     SgdReport::Tensor tensor{.name = parameter.name,
                              .aliases = parameter.aliases,
                              .shape = parameter.tensor.sizes().vec(),
@@ -51,9 +44,9 @@ SgdReport Sgd::report() const {
       const bool dense = parameter.spec().dense;
       tensor.mode = dense ? "dense" : "sparse";
       tensor.k = dense ? tensor.elements : entries_at(ratio, tensor.elements);
-      tensor.bytes = stats[t].frame.bytes;
-      for (std::size_t b = 0; b < my.plan.size(); ++b) {
-        if (std::binary_search(my.plan[b].begin(), my.plan[b].end(), t)) {
+      tensor.bytes = exchange.stats()[t].frame.bytes;
+      for (std::size_t b = 0; b < plan.size(); ++b) {
+        if (std::binary_search(plan[b].begin(), plan[b].end(), t)) {
           tensor.bucket = static_cast<int>(b);
         }
       }
@@ -61,6 +54,20 @@ SgdReport Sgd::report() const {
       if (!dense) report.sparse_parameters += tensor.elements;
     }
     report.tensors.push_back(std::move(tensor));
+  }
+  return report;
+}
+
+SgdReport Sgd::report() const {
+  const Impl& my = *impl_;
+  SgdReport report =
+      sgd::describe_tensors(my.parameters, my.plan, *my.exchange, my.options.compress);
+  const std::string reason = my.no_overlap();
+  report.overlap = reason.empty() ? "on" : "off: " + reason;
+  report.algorithm = name_of(my.options.algorithm());
+  for (std::size_t g = 0; g < my.param_groups.size(); ++g) {
+    const auto& options = static_cast<const SgdGroupOptions&>(my.param_groups[g].options());
+    report.groups.push_back({options.lr(), options.weight_decay()});
   }
   return report;
 }

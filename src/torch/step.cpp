@@ -6,6 +6,7 @@
 
 #include "engine/ended.h"
 #include "torch/decay.h"
+#include "torch/describe.h"
 #include "torch/sgd_impl.h"
 
 namespace dgc {
@@ -75,12 +76,12 @@ void Sgd::Impl::step() {
     stats.apply = seconds_since(start);
   }
   const auto applied = std::chrono::steady_clock::now();
-  describe_step(collected);
+  sgd::describe_step(collected, *exchange, elements, group.size(), stats);
   stats.statistics = collected.seconds.statistics + seconds_since(applied);
   if (collected.skipped) return;
   exchange->commit(collected, targets);
   const auto every = static_cast<std::uint64_t>(options.buffers_every());
-  if (every != 0 && exchange->state().step() % every == 0) sync_buffers();
+  if (every != 0 && exchange->state().step() % every == 0) buffers.synchronize();
 }
 
 sgd::Decay Sgd::Impl::decay_of(std::size_t tensor) const {
@@ -121,46 +122,6 @@ void Sgd::Impl::apply(const Collected& collected, std::span<const std::span<floa
   for (std::size_t t = 0; t < trained.size(); ++t) {
     if (collected.present[t]) parameter(t).publish();
   }
-}
-
-void Sgd::Impl::describe_step(const Collected& collected) {
-  double elements = 0.0;  // of the model
-  double share = 0.0;     // of it, what this worker compresses: all, or its share of a host's
-  double sparse = 0.0;
-  double sparse_sent = 0.0;
-  bool compressed = false;
-  const std::span<const TensorStats> by_tensor = exchange->stats();
-  for (std::size_t t = 0; t < by_tensor.size(); ++t) {
-    const TensorSpec& spec = exchange->state().tensors()[t];
-    elements += static_cast<double>(parameter(t).elements);
-    share += static_cast<double>(spec.elements());
-    if (collected.skipped || !collected.present[t]) continue;
-    compressed = true;
-    const TensorStats& tensor = by_tensor[t];
-    stats.entries += tensor.sent;
-    if (spec.dense) continue;
-    sparse += static_cast<double>(spec.elements());
-    sparse_sent += static_cast<double>(tensor.sent);
-    stats.threshold += static_cast<double>(tensor.threshold) * static_cast<double>(tensor.sent);
-  }
-  stats.threshold = sparse_sent > 0.0 ? stats.threshold / sparse_sent : 0.0;
-  stats.achieved_ratio = sparse > 0.0 ? sparse_sent / sparse : 0.0;
-  stats.message_bytes = collected.message_bytes;
-  stats.compress = collected.seconds.compress;
-  stats.encode = collected.seconds.encode;
-  stats.exchange = collected.seconds.exchange;
-  stats.bytes_up = collected.moved.bytes_sent;
-  stats.bytes_down = collected.moved.bytes_received;
-  if (stats.message_bytes > 0) {
-    stats.message_ratio = 4.0 * share / static_cast<double>(stats.message_bytes);
-  }
-  if (stats.bytes_down > 0 && !collected.skipped) {
-    const double n = group.size();
-    stats.traffic_ratio = 8.0 * elements * (n - 1.0) / n / static_cast<double>(stats.bytes_down);
-  }
-  if (compressed) stats.clip_factor = exchange->clip_factor();
-  stats.gradient_norm = collected.gradient_norm;
-  stats.residual_norm = collected.residual_norm;
 }
 
 }  // namespace dgc

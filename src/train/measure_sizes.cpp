@@ -14,6 +14,7 @@ namespace dgc::train {
 namespace {
 
 constexpr double kPaperRatio = 0.001;
+constexpr double kLocalRatio = 1.0 / 64;
 
 /// One way to write the messages, with what it has not yet sent.
 class Format {
@@ -28,6 +29,15 @@ class Format {
                              .values = values,
                              .dense_values = dense_values,
                              .indices = indices}) {}
+
+  /// As dgc::LocalSteps has it.
+  explicit Format(const std::vector<TensorSpec>& model)
+      : state_(model, 0, 1, false),
+        compressor_(state_, {.schedule = Schedule(kLocalRatio),
+                             .momentum = 0.0f,
+                             .residual_decay = 0.95f,
+                             .values = ValueType::table2,
+                             .dense_values = ValueType::int8}) {}
 
   std::span<const std::byte> step(std::span<const Gradient> gradients) {
     message_.resize(compressor_.bound());
@@ -87,6 +97,7 @@ ModelSizes measure_sizes(const models::Model& model, int steps,
   Format paper(specs, settings, fp32, fp32, IndexCoding::runs);
   Format rice(specs, settings, fp16, fp32, IndexCoding::rice);
   Format quantised(specs, settings, fp16, int8, IndexCoding::rice);
+  Format local(specs);
   Format best(specs, settings, sign, sign, IndexCoding::automatic);
   const std::int64_t batch = task->positions_of_step();
   for (int step = 0; step < steps; ++step) {
@@ -102,6 +113,7 @@ ModelSizes measure_sizes(const models::Model& model, int steps,
     rice.step(gradients);
     quantised.step(gradients);
     best.step(gradients);
+    local.step(gradients);
     progress();
   }
   sizes.entries = paper.entries();
@@ -109,6 +121,7 @@ ModelSizes measure_sizes(const models::Model& model, int steps,
   sizes.rice_fp16_bytes = rice.bytes();
   sizes.quantised_bytes = quantised.bytes();
   sizes.best_bytes = best.bytes();
+  sizes.local_bytes = local.bytes();
   return sizes;
 }
 

@@ -18,10 +18,13 @@ struct ModelSizes {
   std::uint64_t rice_fp16_bytes = 0;   ///< `dgc train`'s own
   std::uint64_t quantised_bytes = 0;   ///< the same, tensors of one dimension as int8
   std::uint64_t best_bytes = 0;        ///< signs with a scale, everywhere
+  /// As local steps send them: 1/64 of the entries with 2 bits, tensors of one dimension as int8.
+  std::uint64_t local_bytes = 0;
 
   double ratio(std::uint64_t bytes) const {
     return static_cast<double>(dense_bytes) / static_cast<double>(bytes);
   }
+  double bits_a_parameter(std::uint64_t bytes) const { return 32.0 / ratio(bytes); }
 };
 
 /// Trains `steps` steps on generated data at 99.9 % from the first, with the gradients of one

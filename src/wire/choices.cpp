@@ -7,8 +7,9 @@
 namespace dgc {
 namespace {
 
-constexpr std::array kValueTypes = {ValueType::fp32, ValueType::fp16, ValueType::bf16,
-                                    ValueType::int8, ValueType::sign};
+constexpr std::array kValueTypes = {ValueType::fp32,  ValueType::fp16, ValueType::bf16,
+                                    ValueType::int8,  ValueType::sign, ValueType::table2,
+                                    ValueType::table4};
 constexpr std::array kCodings = {IndexCoding::runs, IndexCoding::rice, IndexCoding::bitmap,
                                  IndexCoding::dense, IndexCoding::automatic};
 
@@ -26,6 +27,10 @@ std::string_view name_of(ValueType type) noexcept {
       return "int8";
     case ValueType::sign:
       return "sign";
+    case ValueType::table2:
+      return "table2";
+    case ValueType::table4:
+      return "table4";
   }
   return "unknown";
 }

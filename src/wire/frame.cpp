@@ -61,8 +61,7 @@ IndexPlan plan_for(const FrameInput& input, std::span<const std::uint32_t> indic
     return plan_indices(input.coding, indices, input.elements);
   }
   IndexPlan best = smallest_plan(indices, input.elements);
-  // A sign cannot say zero, so a dense frame of signs has to hold every element.
-  const bool can_be_dense = input.value_type != ValueType::sign || indices.size() == input.elements;
+  const bool can_be_dense = says_zero(input.value_type) || indices.size() == input.elements;
   const std::size_t values = value_bytes(input.value_type, indices.size());
   if (can_be_dense && value_bytes(input.value_type, input.elements) <= values + best.bytes)
     return {};
@@ -108,10 +107,10 @@ FrameInfo encode_dense(const FrameInput& input, std::span<std::byte> out,
   if (input.values.size() == input.elements) {
     return write_frame(input, IndexPlan{}, {}, input.values, out, decoded.data());
   }
-  if (input.value_type == ValueType::sign) {
+  if (!says_zero(input.value_type)) {
     fail(ErrorCode::invalid_argument, input,
-         fmt::format("a dense frame of signs must hold all {} elements, not {}", input.elements,
-                     input.values.size()),
+         fmt::format("a dense frame of {} values must hold all {} elements, not {}",
+                     name_of(input.value_type), input.elements, input.values.size()),
          "use IndexCoding::automatic");
   }
   std::vector<float> all(input.elements, 0.0f);
@@ -222,8 +221,8 @@ std::size_t frame_bound(std::uint64_t elements, std::uint64_t entries, ValueType
   } else if (coding == IndexCoding::automatic) {
     bytes = std::min(
         {sparse(IndexCoding::rice), sparse(IndexCoding::runs), sparse(IndexCoding::bitmap)});
-    // Dense frames of signs do not count: a single zero rules them out.
-    if (type != ValueType::sign) bytes = std::min(bytes, value_bytes(type, elements));
+    // Where nothing says zero, dense frames do not count: a single zero rules them out.
+    if (says_zero(type)) bytes = std::min(bytes, value_bytes(type, elements));
   } else {
     bytes = sparse(coding);
   }
@@ -297,7 +296,7 @@ ErrorCode parse_frame(std::span<const std::byte> in, FrameView& frame) noexcept 
   const auto codes = std::to_integer<unsigned>(in[0]);
   in = in.subspan(1);
   if (codes >> 6 != kFrameVersion) return ErrorCode::bad_version;
-  if ((codes >> 3 & 7) > static_cast<unsigned>(ValueType::sign)) return ErrorCode::bad_value_type;
+  if ((codes >> 3 & 7) > static_cast<unsigned>(ValueType::table4)) return ErrorCode::bad_value_type;
   if ((codes & 7) > static_cast<unsigned>(IndexCoding::dense)) return ErrorCode::bad_index_coding;
   frame.info.value_type = static_cast<ValueType>(codes >> 3 & 7);
   frame.info.coding = static_cast<IndexCoding>(codes & 7);

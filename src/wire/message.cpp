@@ -19,7 +19,7 @@ namespace {
 using namespace wire;
 
 constexpr std::uint32_t kMagic = 0x4D434744;  // "DGCM"
-constexpr std::uint8_t kVersion = 2;
+constexpr std::uint8_t kVersion = 3;
 constexpr std::size_t kHeaderBytes = 32;
 constexpr std::size_t kTrailerBytes = 8;
 static_assert(kHeaderBytes + kTrailerBytes == kMessageOverhead);
@@ -53,7 +53,7 @@ const char* describe(ErrorCode code) {
     case ErrorCode::index_out_of_range:
       return "has an index past the end of its tensor";
     case ErrorCode::bad_scale:
-      return "has a block scale that is NaN, negative or out of range";
+      return "has a block scale or table that is NaN, negative or out of range";
     case ErrorCode::nonfinite_value:
       return "holds a NaN or an infinity";
     default:

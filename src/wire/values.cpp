@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "wire/bits.h"
+#include "wire/tables.h"
 
 namespace dgc::wire {
 namespace {
@@ -123,6 +124,9 @@ std::size_t scale_bytes(ValueType type) noexcept {
     case ValueType::int8:
     case ValueType::sign:
       return 4;
+    case ValueType::table2:
+    case ValueType::table4:
+      return 2 * table_levels(table_bits(type));
     default:
       return 0;
   }
@@ -168,6 +172,9 @@ std::size_t value_bytes(ValueType type, std::size_t entries) noexcept {
       return scales + entries;
     case ValueType::sign:
       return scales + (entries + 7) / 8;
+    case ValueType::table2:
+    case ValueType::table4:
+      return scales + (entries * table_bits(type) + 7) / 8;
   }
   return 0;
 }
@@ -240,6 +247,11 @@ void encode_values(ValueType type, std::span<const float> values, std::byte* out
         }
         break;
       }
+      case ValueType::table2:
+      case ValueType::table4:
+        encode_table(table_bits(type), part, scales + block * scale_bytes(type),
+                     data + begin * table_bits(type) / 8, decoded + begin);
+        break;
     }
   }
 }
@@ -280,6 +292,16 @@ ErrorCode ValueReader::validate() const noexcept {
         return bad_scale ? ErrorCode::bad_scale : ErrorCode::reserved_bits;
       }
       break;
+    case ValueType::table2:
+    case ValueType::table4: {
+      for (std::size_t b = 0; b < blocks; ++b)
+        bad_scale |= !valid_table(table_bits(type_), scales_ + b * scale_bytes(type_));
+      const std::size_t bits = entries_ * table_bits(type_);
+      if (bits % 8 != 0 && std::to_integer<unsigned>(data_[bits / 8]) >> (bits % 8) != 0) {
+        return bad_scale ? ErrorCode::bad_scale : ErrorCode::reserved_bits;
+      }
+      break;
+    }
   }
   if (bad_scale) return ErrorCode::bad_scale;
   return bad_value ? ErrorCode::nonfinite_value : ErrorCode::ok;
@@ -318,6 +340,11 @@ std::size_t ValueReader::decode_block(std::size_t block, float* out) const noexc
       }
       break;
     }
+    case ValueType::table2:
+    case ValueType::table4:
+      decode_table(table_bits(type_), scales_ + block * scale_bytes(type_),
+                   data_ + begin * table_bits(type_) / 8, count, out);
+      break;
   }
   return count;
 }

@@ -1,4 +1,5 @@
-// Value codings: fp32, fp16 and int8 and sign with a scale per block, bf16.
+// Value codings: fp32, fp16 and int8 and sign with a scale per block, bf16, and values that are
+// looked up in a table per block (wire/tables.h).
 //
 // Every decoded value is one exact product rounded once to float, so that any implementation that
 // rounds to nearest even gets the same bits (docs/format.md, "Values").
@@ -20,6 +21,12 @@ inline constexpr std::size_t kBlock = 256;
 
 inline constexpr std::size_t blocks_of(std::size_t entries) noexcept {
   return (entries + kBlock - 1) / kBlock;
+}
+
+/// Whether a value of this type can be zero. Of the others, a frame without positions has to hold
+/// every element.
+inline constexpr bool says_zero(ValueType type) noexcept {
+  return type != ValueType::sign && type != ValueType::table2 && type != ValueType::table4;
 }
 
 /// Bytes of the value section.

@@ -25,18 +25,27 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 /// Algorithm 4 of the paper, one element after the other. Returns what is sent, in place of v.
 struct Reference {
   float m;
+  float decay;
   bool nesterov;
   bool masking;
   std::vector<float> u, v;
 
   Reference(std::size_t n, const CompressOptions& o)
-      : m(o.momentum), nesterov(o.nesterov), masking(o.masking), u(n, 0.0f), v(n, 0.0f) {}
+      : m(o.momentum),
+        decay(o.residual_decay),
+        nesterov(o.nesterov),
+        masking(o.masking),
+        u(n, 0.0f),
+        v(n, 0.0f) {}
 
   std::vector<float> step(const std::vector<float>& gradient, float scale, std::size_t k) {
     const std::size_t n = v.size();
     for (std::size_t i = 0; i < n; ++i) {
       const float g = gradient[i] * scale;
-      if (m == 0.0f) {
+      if (m == 0.0f && decay != 1.0f) {
+        v[i] = decay * v[i] + g;
+        if (std::fabs(v[i]) < FLT_MIN) v[i] = 0.0f;
+      } else if (m == 0.0f) {
         v[i] = v[i] + g;
       } else if (nesterov) {
         u[i] = m * (u[i] + g);
@@ -67,7 +76,9 @@ struct Variant {
   float momentum;
   bool nesterov;
   bool masking;
+  float decay = 1.0f;
 };
+const Variant kDecayed = {"decayed", 0.0f, false, false, 0.95f};
 const Variant kMasked[] = {{"heavy_ball", 0.9f, false, true}, {"nesterov", 0.9f, true, true}};
 const Variant kUnmasked[] = {{"plain", 0.0f, false, false},
                              {"heavy_ball_unmasked", 0.9f, false, false},
@@ -82,12 +93,14 @@ CompressOptions options_of(const Variant& variant, double ratio) {
   options.momentum = variant.momentum;
   options.nesterov = variant.nesterov;
   options.masking = variant.masking;
+  options.residual_decay = variant.decay;
   return options;
 }
 
 class VariantTest : public testing::TestWithParam<Variant> {};
 INSTANTIATE_TEST_SUITE_P(Masked, VariantTest, testing::ValuesIn(kMasked), name_of_variant);
 INSTANTIATE_TEST_SUITE_P(Unmasked, VariantTest, testing::ValuesIn(kUnmasked), name_of_variant);
+INSTANTIATE_TEST_SUITE_P(Decayed, VariantTest, testing::Values(kDecayed), name_of_variant);
 
 // Masking drops velocity on purpose, so that sums are conserved only without it.
 class UnmaskedTest : public VariantTest {};
@@ -119,8 +132,8 @@ TEST_P(UnmaskedTest, SentPlusResidualEqualsUncompressedAccumulation) {
   const std::size_t n = 512;
   const int workers = 3;
   std::mt19937 random(8);
-  for (const ValueType type :
-       {ValueType::fp32, ValueType::fp16, ValueType::int8, ValueType::sign}) {
+  for (const ValueType type : {ValueType::fp32, ValueType::fp16, ValueType::int8, ValueType::sign,
+                               ValueType::table2, ValueType::table4}) {
     for (std::uint32_t rank = 0; rank < workers; ++rank) {
       CompressOptions options = options_of(GetParam(), 0.01);
       options.values = type;
@@ -362,6 +375,48 @@ TEST(Compressor, RestoreGivesBackWhatWasSelected) {
       EXPECT_TRUE(same_bits(worker.state.velocity(t), u));
       EXPECT_TRUE(same_bits(worker.state.residual(t), v));
     }
+  }
+}
+
+// A round that failed is as one that sent nothing: the residual decays once, and nothing else goes.
+TEST(Compressor, RestoreKeepsADecayedResidualBitForBit) {
+  for (const ValueType type : {ValueType::fp32, ValueType::table2}) {
+    CompressOptions options = options_of(kDecayed, 0.05);
+    options.values = options.dense_values = type;
+    const std::vector<TensorSpec> specs = {test::sparse("w", 5000), TensorSpec::of("bias", {40})};
+    Worker worker(specs, options);
+    std::mt19937 random(14);
+    worker.step(test::gaussian(specs, random));
+    std::vector<std::vector<float>> expected;
+    for (std::size_t t = 0; t < 2; ++t) {
+      const auto v = worker.state.residual(t);
+      expected.emplace_back(v.begin(), v.end());
+    }
+    const Tensors second = test::gaussian(specs, random);
+    worker.compress(second);
+    worker.compressor.restore();
+    for (std::size_t t = 0; t < 2; ++t) {
+      for (std::size_t i = 0; i < expected[t].size(); ++i) {
+        expected[t][i] = 0.95f * expected[t][i] + second[t][i];
+      }
+      EXPECT_TRUE(same_bits(worker.state.residual(t), expected[t]));
+    }
+  }
+}
+
+TEST(Compressor, ResidualDecayIsWithoutMomentum) {
+  const auto code = [](float decay, float momentum, MomentumCorrection correction) {
+    return code_of([&] {
+      Worker({test::sparse("w", 10)},
+             {.momentum = momentum, .momentum_correction = correction, .residual_decay = decay});
+    });
+  };
+  EXPECT_EQ(code(0.9f, 0.0f, MomentumCorrection::local), ErrorCode::ok);
+  EXPECT_EQ(code(0.9f, 0.9f, MomentumCorrection::off), ErrorCode::ok);
+  EXPECT_EQ(code(0.9f, 0.9f, MomentumCorrection::local), ErrorCode::invalid_argument);
+  EXPECT_EQ(code(0.9f, 0.9f, MomentumCorrection::global), ErrorCode::invalid_argument);
+  for (const float bad : {0.0f, -0.5f, 1.01f, kNan}) {
+    EXPECT_EQ(code(bad, 0.0f, MomentumCorrection::local), ErrorCode::invalid_argument);
   }
 }
 

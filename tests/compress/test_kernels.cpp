@@ -67,7 +67,7 @@ void expect_same(const Kernels& ours, Rule rule, const Arrays& input, float thre
   Arrays actual = input;
   Output expected_out(count);
   Output actual_out(count);
-  const bool with_u = masking && rule != Rule::plain;
+  const bool with_u = masking && has_velocity(rule);
   const auto block = [&](Arrays& a) {
     return Accumulate{a.g.data(),
                       a.u.data(),
@@ -145,7 +145,7 @@ TEST(Kernels, VectorEqualsScalarForAllSizes) {
          {0, 1, 2, 3, 7, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 1000, 4096}) {
       SCOPED_TRACE(count);
       const Arrays arrays = random_arrays(count, static_cast<std::uint32_t>(count));
-      for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
+      for (const Rule rule : kRules) {
         for (const float threshold : {0.0f, 0.5f, 2.5f, 100.0f}) {
           expect_same(*table.kernels, rule, arrays, threshold, true);
           expect_same(*table.kernels, rule, arrays, threshold, false);
@@ -199,7 +199,7 @@ TEST(UpdateRule, IsThatOfEveryKernelForDenormals) {
   tables.push_back({&scalar_kernels(), true});
   for (const TargetKernels& table : tables) {
     if (!table.supported) continue;
-    for (const Rule rule : {Rule::plain, Rule::heavy_ball, Rule::nesterov}) {
+    for (const Rule rule : kRules) {
       Arrays expected = random_arrays(kCount, 3);
       for (std::size_t i = 0; i < kCount; ++i) {
         expected.u[i] *= 4.0f * kTiny;
@@ -214,12 +214,12 @@ TEST(UpdateRule, IsThatOfEveryKernelForDenormals) {
         table.kernels->accumulate[static_cast<int>(rule)](
             {actual.g.data(), actual.u.data(), actual.v.data(), kCount, 0.5f, 0.9f, kNoCandidates,
              kNoCandidates, 0},
-            out.arrays(rule != Rule::plain));
+            out.arrays(has_velocity(rule)));
         ASSERT_TRUE(same_bits(expected.u, actual.u)) << table.kernels->name;
         ASSERT_TRUE(same_bits(expected.v, actual.v)) << table.kernels->name;
-        for (const float u : expected.u) {
-          ASSERT_TRUE(rule == Rule::plain || u == 0.0f || std::fabs(u) >= kTiny);
-          dropped += u == 0.0f;
+        for (const float x : rule == Rule::decayed ? expected.v : expected.u) {
+          ASSERT_TRUE(rule == Rule::plain || x == 0.0f || std::fabs(x) >= kTiny);
+          dropped += x == 0.0f;
         }
       }
       EXPECT_TRUE(rule == Rule::plain || dropped > kCount);

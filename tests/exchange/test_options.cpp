@@ -27,6 +27,7 @@ TEST(Options, AreReadAndWritten) {
                            .nesterov = true,
                            .momentum_correction = MomentumCorrection::global,
                            .masking = false,
+                           .residual_decay = 0.95f,
                            .clip_norm = 0.25,
                            .selection = Selection::exact,
                            .values = ValueType::int8,
@@ -41,6 +42,7 @@ TEST(Options, AreReadAndWritten) {
   }
   const ExchangeOptions exchange{.algorithm = Algorithm::owner,
                                  .check_parameters_every = 3,
+                                 .mean = Mean::senders,
                                  .dense_transport = ValueType::fp16,
                                  .skip_nonfinite = true,
                                  .link = parse_link("link", "100Mbps,25ms"),
@@ -87,10 +89,11 @@ TEST(Options, WrongTextsAreRefusedByName) {
 TEST(Options, ComparedAreThoseThatChangeTheResult) {
   EXPECT_EQ(compared_text(compress_options(), CompressOptions{}),
             "schedule steps 0 and on: ratio 0.001 (sparsity 99.9 %)\n"
-            "momentum 0.9\nnesterov false\nmomentum_correction local\nmasking true\nclip_norm 0\n"
+            "momentum 0.9\nnesterov false\nmomentum_correction local\nmasking true\n"
+            "residual_decay 1\nclip_norm 0\n"
             "values fp32\ndense_values fp32\nindices auto\n");
   EXPECT_EQ(compared_text(exchange_options(), ExchangeOptions{}),
-            "algorithm auto\ncheck_parameters_every 100\ndense_transport fp32\n"
+            "algorithm auto\ncheck_parameters_every 100\nmean workers\ndense_transport fp32\n"
             "skip_nonfinite false\nlink \nmeasure false\nreselect false\n");
 }
 

@@ -11,8 +11,9 @@ namespace {
 using namespace std::chrono_literals;
 using test::Tensors;
 
-constexpr std::array kTypes = {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8,
-                               ValueType::sign};
+constexpr std::array kTypes = {ValueType::fp32,  ValueType::fp16, ValueType::bf16,
+                               ValueType::int8,  ValueType::sign, ValueType::table2,
+                               ValueType::table4};
 
 struct Run {
   int workers = 2;

@@ -15,6 +15,7 @@ import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from dgc import _core, _paths, selftest  # noqa: E402
+from dgc._options import LocalOptions, Options  # noqa: E402
 from dgc._sequences import quicken_interpreter  # noqa: E402
 from dgc._options import Options  # noqa: E402
 from dgc._parameters import Spec  # noqa: E402
@@ -248,39 +249,49 @@ class Waiting(unittest.TestCase):
         print()
 
 
+def chosen(path, devices, largest=0, **options):
+    return _paths.choose(Options.read({"path": path, **options}), devices, largest)
+
+
 class Choosing(unittest.TestCase):
     def tearDown(self):
         os.environ.pop("DGC_PATH", None)
 
     def test_auto(self):
-        self.assertEqual(_paths.choose("auto", [CPU, CPU]), "core")
+        self.assertEqual(chosen("auto", [CPU, CPU]), "core")
         gpu = torch.device("cuda", 0)
-        self.assertEqual(_paths.choose("auto", [gpu, gpu]), "triton" if HAS_TRITON else "torch")
-        self.assertEqual(_paths.choose("auto", [gpu, torch.device("cuda", 1)]), "torch")
-        self.assertEqual(_paths.choose("torch", [gpu]), "torch")
-        self.assertEqual(_paths.choose("auto", [gpu], 2**31), "torch")
+        self.assertEqual(chosen("auto", [gpu, gpu]), "triton" if HAS_TRITON else "torch")
+        self.assertEqual(chosen("auto", [gpu, torch.device("cuda", 1)]), "torch")
+        self.assertEqual(chosen("torch", [gpu]), "torch")
+        self.assertEqual(chosen("auto", [gpu], 2**31), "torch")
+        self.assertEqual(chosen("auto", [gpu], values="table4"), "torch")
+        local = LocalOptions.read({"residual_decay": 0.95, "values": "fp16"})
+        self.assertEqual(_paths.choose(local, [gpu]), "torch", "a residual that decays")
 
     def test_variable(self):
         os.environ["DGC_PATH"] = "torch"
-        self.assertEqual(_paths.choose("auto", [CPU]), "torch")
-        self.assertEqual(_paths.choose("core", [CPU]), "core")
+        self.assertEqual(chosen("auto", [CPU]), "torch")
+        self.assertEqual(chosen("core", [CPU]), "core")
         for bad, said in (
             ("cuda", "is not one of auto, core, torch, triton"),
             ("core", "on the CPU"),
         ):
             os.environ["DGC_PATH"] = bad
-            text = caught(lambda: _paths.choose("auto", [torch.device("cuda", 0)]))
+            text = caught(lambda: chosen("auto", [torch.device("cuda", 0)]))
             self.assertIn(f"DGC_PATH={bad}", text)
             self.assertIn(said, text)
 
     def test_errors(self):
         gpu = torch.device("cuda", 0)
-        self.assertIn("all parameters on the CPU", caught(lambda: _paths.choose("core", [gpu])))
-        text = caught(lambda: _paths.choose("triton", [gpu, torch.device("cuda", 1)]))
+        self.assertIn("all parameters on the CPU", caught(lambda: chosen("core", [gpu])))
+        text = caught(lambda: chosen("triton", [gpu, torch.device("cuda", 1)]))
         self.assertIn("one GPU" if HAS_TRITON else "pip install triton", text)
+        if HAS_TRITON:
+            text = caught(lambda: chosen("triton", [gpu], values="table2"))
+            self.assertIn("does not know values of table2", text)
         os.environ["TRITON_INTERPRET"] = "0"
         try:
-            text = caught(lambda: _paths.choose("triton", [CPU]))
+            text = caught(lambda: chosen("triton", [CPU]))
         finally:
             os.environ["TRITON_INTERPRET"] = "1"
         self.assertIn("TRITON_INTERPRET=1" if HAS_TRITON else "pip install triton", text)

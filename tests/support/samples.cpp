@@ -67,8 +67,8 @@ std::string listing_of(const Notice& notice) {
 
 std::vector<Sample> valid_samples() {
   std::vector<Sample> samples;
-  for (const ValueType type :
-       {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8, ValueType::sign}) {
+  for (const ValueType type : {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8,
+                               ValueType::sign, ValueType::table2, ValueType::table4}) {
     for (const IndexCoding coding :
          {IndexCoding::runs, IndexCoding::rice, IndexCoding::bitmap, IndexCoding::dense}) {
       Lcg random(static_cast<std::uint64_t>(type) * 10 + static_cast<std::uint64_t>(coding));
@@ -139,8 +139,8 @@ std::vector<Sample> valid_samples() {
   }
   range.back() = std::numeric_limits<float>::max();
   std::vector<FrameInput> wide;
-  for (const ValueType type :
-       {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8, ValueType::sign}) {
+  for (const ValueType type : {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8,
+                               ValueType::sign, ValueType::table2, ValueType::table4}) {
     wide.push_back({.tensor = static_cast<std::uint32_t>(wide.size()),
                     .elements = 1000,
                     .indices = at,
@@ -183,7 +183,7 @@ std::vector<Sample> damaged_samples() {
   add("half_header", ErrorCode::truncated, {good.begin(), good.begin() + 20});
   add("one_byte_short", ErrorCode::truncated, {good.begin(), good.end() - 1});
   add("magic", ErrorCode::bad_magic, changed(0, 'X'));
-  add("version", ErrorCode::bad_version, changed(4, 1));
+  add("version", ErrorCode::bad_version, changed(4, 2));
   add("reserved_byte", ErrorCode::reserved_bits, changed(5, 2));
   // The notice, which begins at byte 32.
   const std::vector<std::byte> failed = message_of({}, with_notice(failed_notice()));
@@ -250,7 +250,7 @@ std::vector<Sample> damaged_samples() {
   add("frame_version", ErrorCode::bad_version,
       around(frame(with_one({0, codes(ValueType::fp32, IndexCoding::bitmap, 2), 8, 1}, {2}))));
   add("value_type", ErrorCode::bad_value_type,
-      around(frame(with_one({0, 1u << 6 | 5u << 3 | 2u, 8, 1}, {2}))));
+      around(frame(with_one({0, 1u << 6 | 7u << 3 | 2u, 8, 1}, {2}))));
   add("index_coding", ErrorCode::bad_index_coding,
       around(frame(with_one({0, 1u << 6 | 4u, 8, 1}, {2}))));
   add("overlong_varint", ErrorCode::bad_varint,
@@ -316,6 +316,34 @@ std::vector<Sample> damaged_samples() {
       around(frame({0, bits(ValueType::sign), 8, 1, 0, 0, 0x80, 0x7F, 0, 1})));
   add("sign_padding", ErrorCode::reserved_bits,
       around(frame({0, bits(ValueType::sign), 8, 1, 0, 0, 0x80, 0x3F, 2, 1})));
+  // Tables: two magnitudes of one entry, in 2 bits, then eight, in 4.
+  const auto table2 = [&](std::vector<unsigned> table, unsigned code) {
+    std::vector<unsigned> body = {0, bits(ValueType::table2), 8, 1};
+    body.insert(body.end(), table.begin(), table.end());
+    body.insert(body.end(), {code, 1});
+    return around(frame(body));
+  };
+  add("table2_falls", ErrorCode::bad_scale, table2({0x80, 0x3F, 0x00, 0x3F}, 1));
+  add("table2_infinite", ErrorCode::bad_scale, table2({0x80, 0x3F, 0x80, 0x7F}, 1));
+  add("table2_negative", ErrorCode::bad_scale, table2({0x80, 0x3F, 0x80, 0xBF}, 1));
+  add("table2_padding", ErrorCode::reserved_bits, table2({0x80, 0x3F, 0x00, 0x40}, 4));
+  std::vector<unsigned> eight = {0, bits(ValueType::table4), 8, 1};
+  for (unsigned i = 0; i < 8; ++i) eight.insert(eight.end(), {i * 16, 0x3F});
+  eight.insert(eight.end(), {7, 1});
+  auto changed_eight = [&](std::size_t at, unsigned value) {
+    std::vector<unsigned> body = eight;
+    body[at] = value;
+    return around(frame(body));
+  };
+  add("table4_falls", ErrorCode::bad_scale, changed_eight(4 + 2 * 3, 0));
+  eight[4 + 2 * 7] = 0xC0;  // as the low byte of a NaN has it; 1.5 so far
+  add("table4_nan", ErrorCode::bad_scale, changed_eight(4 + 2 * 7 + 1, 0x7F));
+  add("table4_padding", ErrorCode::reserved_bits, changed_eight(20, 0x10));
+  add("table4_cut", ErrorCode::truncated, [&] {
+    std::vector<unsigned> body = eight;
+    body.resize(20);
+    return around(frame(body));
+  }());
   return samples;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reference decoder for messages (version 2) and state files (version 1).
+"""Reference decoder for messages (version 3) and state files (version 1).
 
 Written from docs/format.md alone and sharing no code with the library, so that tests can use it as
 an oracle: both must decode the same bytes to the same values, or reject them with the same code.
@@ -26,7 +26,7 @@ LONGEST_CAUSE = 512
 TRAILER = 8
 BLOCK = 256
 FLT_MAX = (2.0 - 2.0**-23) * 2.0**127
-VALUE_TYPES = ("fp32", "fp16", "bf16", "int8", "sign")
+VALUE_TYPES = ("fp32", "fp16", "bf16", "int8", "sign", "table2", "table4")
 INDEX_CODINGS = ("runs", "rice", "bitmap", "dense")
 
 
@@ -187,12 +187,36 @@ def values_sign(r: Reader, k: int, blocks: int) -> List[int]:
     return round_to_float_bits([signed[i // BLOCK][signs[i] == "1"] for i in range(k)])
 
 
+def values_table(r: Reader, k: int, blocks: int, bits: int) -> List[int]:
+    levels = 1 << (bits - 1)
+    tables = [r.array("H", levels) for _ in range(blocks)]
+    require(all(t[-1] <= 0x7F7F and list(t) == sorted(t) for t in tables), "bad_scale")
+    stream = bit_string(r.take((k * bits + 7) // 8))
+    require("1" not in stream[k * bits:], "reserved_bits", "padding")
+    patterns = []
+    for i in range(k):
+        code = int(stream[i * bits : (i + 1) * bits][::-1], 2)
+        magnitude = tables[i // BLOCK][code % levels]
+        patterns.append((magnitude | (0x8000 if code >= levels else 0)) << 16)
+    return patterns
+
+
+def values_table2(r: Reader, k: int, blocks: int) -> List[int]:
+    return values_table(r, k, blocks, 2)
+
+
+def values_table4(r: Reader, k: int, blocks: int) -> List[int]:
+    return values_table(r, k, blocks, 4)
+
+
 VALUE_DECODERS: Tuple[Callable[[Reader, int, int], List[int]], ...] = (
-    values_fp32, values_fp16, values_bf16, values_int8, values_sign)
+    values_fp32, values_fp16, values_bf16, values_int8, values_sign, values_table2,
+    values_table4)
 
 
 def value_section_size(value_type: int, k: int, blocks: int) -> int:
-    return (4 * k, blocks + 2 * k, 2 * k, 4 * blocks + k, 4 * blocks + (k + 7) // 8)[value_type]
+    return (4 * k, blocks + 2 * k, 2 * k, 4 * blocks + k, 4 * blocks + (k + 7) // 8,
+            4 * blocks + (2 * k + 7) // 8, 16 * blocks + (4 * k + 7) // 8)[value_type]
 
 
 # ---- Positions: each decoder returns the k element indices ---------------------------------------
@@ -323,7 +347,7 @@ def header_of(data: bytes, magic: bytes, layout: struct.Struct, expected: int) -
 
 def decode_message(data: bytes) -> Dict[str, Any]:
     flags, sender, schema, frame_count, step, length = header_of(
-        data, b"DGCM", MESSAGE_HEADER, 2)
+        data, b"DGCM", MESSAGE_HEADER, 3)
     require(length >= MESSAGE_HEADER.size + TRAILER, "bad_length")
     require(len(data) >= length, "truncated")
     require(len(data) <= length, "trailing_bytes")

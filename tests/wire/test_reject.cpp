@@ -92,8 +92,9 @@ TEST(Reject, TheEncoderChecksItsInput) {
   EXPECT_EQ(encode({1, 2}, {1.0f}), ErrorCode::shape_mismatch);
   EXPECT_EQ(encode({1}, {std::numeric_limits<float>::quiet_NaN()}), ErrorCode::nonfinite_value);
   EXPECT_EQ(encode({1, 2}, {1.0f, 2.0f}, 8), ErrorCode::buffer_too_small);
-  EXPECT_EQ(encode({1}, {1.0f}, 1000, ValueType::sign, IndexCoding::dense),
-            ErrorCode::invalid_argument);
+  for (const ValueType type : {ValueType::sign, ValueType::table2, ValueType::table4}) {
+    EXPECT_EQ(encode({1}, {1.0f}, 1000, type, IndexCoding::dense), ErrorCode::invalid_argument);
+  }
 }
 
 }  // namespace

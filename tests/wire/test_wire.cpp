@@ -9,6 +9,7 @@
 
 #include "support/helpers.h"
 #include "support/samples.h"
+#include "wire/values.h"
 
 namespace dgc {
 namespace {
@@ -16,8 +17,8 @@ namespace {
 using test::code_of;
 using test::same_bits;
 
-const ValueType kTypes[] = {ValueType::fp32, ValueType::fp16, ValueType::bf16, ValueType::int8,
-                            ValueType::sign};
+const ValueType kTypes[] = {ValueType::fp32, ValueType::fp16,   ValueType::bf16,  ValueType::int8,
+                            ValueType::sign, ValueType::table2, ValueType::table4};
 const IndexCoding kCodings[] = {IndexCoding::runs, IndexCoding::rice, IndexCoding::bitmap,
                                 IndexCoding::dense, IndexCoding::automatic};
 
@@ -49,7 +50,7 @@ TEST(Wire, RoundTripForEveryTypeAndCoding) {
                                                                                    {1000, 257},
                                                                                    {100'000, 3000},
                                                                                    {300'000, 7}}) {
-        if (coding == IndexCoding::dense && type == ValueType::sign && k < n) continue;
+        if (coding == IndexCoding::dense && !wire::says_zero(type) && k < n) continue;
         SCOPED_TRACE(std::string(name_of(type)) + " " + std::string(name_of(coding)) + " " +
                      std::to_string(n) + " " + std::to_string(k));
         const Selected in = draw(n, k, 5);
@@ -73,11 +74,13 @@ TEST(Wire, RoundTripForEveryTypeAndCoding) {
           all[frames[0].indices[i]] = frames[0].values[i];
         for (std::size_t i = 0; i < k; ++i) {
           EXPECT_EQ(all[in.indices[i]], decoded[i]);
-          const float error = type == ValueType::fp32   ? 0.0f
-                              : type == ValueType::fp16 ? 1e-3f
-                              : type == ValueType::bf16 ? 1e-2f
-                              : type == ValueType::int8 ? 0.02f
-                                                        : 1.0f;
+          const float error = type == ValueType::fp32     ? 0.0f
+                              : type == ValueType::fp16   ? 1e-3f
+                              : type == ValueType::bf16   ? 1e-2f
+                              : type == ValueType::int8   ? 0.02f
+                              : type == ValueType::table2 ? 0.5f
+                              : type == ValueType::table4 ? 0.5f
+                                                          : 1.0f;
           EXPECT_NEAR(decoded[i], in.values[i], error);
           all[in.indices[i]] = 0.0f;
         }
@@ -208,6 +211,82 @@ TEST(Wire, QuantisationErrorsAreBounded) {
   for (std::size_t i = 0; i < 1000; ++i) EXPECT_EQ(std::signbit(sign[i]), std::signbit(values[i]));
 }
 
+Selected tail(std::size_t k, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::exponential_distribution<float> beyond(3.0f);
+  Selected result;
+  for (std::size_t i = 0; i < k; ++i) {
+    result.indices.push_back(static_cast<std::uint32_t>(5 * i));
+    const float magnitude = 2.5f + beyond(random);
+    result.values.push_back((random() & 1) != 0 ? magnitude : -magnitude);
+  }
+  return result;
+}
+
+std::vector<float> decoded_as(ValueType type, const Selected& in) {
+  const std::size_t k = in.indices.size();
+  std::vector<std::byte> out(frame_bound(5 * k, k, type, IndexCoding::rice));
+  std::vector<float> decoded(k);
+  encode_frame({.tensor = 0,
+                .elements = 5 * k,
+                .indices = in.indices,
+                .values = in.values,
+                .value_type = type,
+                .coding = IndexCoding::rice},
+               out, decoded);
+  return decoded;
+}
+
+// docs/format.md, "Tables".
+TEST(Tables, TheExampleOfTheDocument) {
+  const std::vector<std::uint32_t> indices = {1, 2, 5};
+  const std::vector<float> values = {-1.5f, 1.0f, 1.5f};
+  std::vector<std::byte> out(100);
+  std::vector<float> decoded(3);
+  const FrameInfo info = encode_frame({.tensor = 0,
+                                       .elements = 8,
+                                       .indices = indices,
+                                       .values = values,
+                                       .value_type = ValueType::table2,
+                                       .coding = IndexCoding::bitmap},
+                                      out, decoded);
+  std::vector<unsigned> bytes;
+  for (std::size_t i = 0; i < info.bytes; ++i) bytes.push_back(std::to_integer<unsigned>(out[i]));
+  EXPECT_EQ(bytes, (std::vector<unsigned>{0x0A, 0x00, 0x6A, 0x08, 0x03, 0x80, 0x3F, 0xC0, 0x3F,
+                                          0x13, 0x26}));
+  EXPECT_EQ(decoded, values);
+}
+
+TEST(Tables, AreFittedToEachBlock) {
+  // As many magnitudes as a table has: nothing is lost, in the second block either.
+  for (const auto& [type, levels] : {std::pair{ValueType::table2, 2}, {ValueType::table4, 8}}) {
+    Selected in = tail(512, 3);
+    for (std::size_t i = 0; i < 512; ++i) {
+      const float magnitude = (i < 256 ? 1.0f : 1024.0f) * static_cast<float>(i * 7 % levels + 1);
+      in.values[i] = std::copysign(magnitude, in.values[i]);
+    }
+    EXPECT_EQ(decoded_as(type, in), in.values) << name_of(type);
+  }
+}
+
+TEST(Tables, MoreBitsLeaveASmallerError) {
+  const Selected in = tail(20'000, 4);
+  const auto error = [&](ValueType type) {
+    const std::vector<float> decoded = decoded_as(type, in);
+    double squares = 0.0;
+    double all = 0.0;
+    for (std::size_t i = 0; i < decoded.size(); ++i) {
+      squares += std::pow(static_cast<double>(decoded[i]) - static_cast<double>(in.values[i]), 2.0);
+      all += std::pow(static_cast<double>(in.values[i]), 2.0);
+    }
+    return std::sqrt(squares / all);
+  };
+  EXPECT_LT(error(ValueType::table4), 0.35 * error(ValueType::table2));
+  // The best two levels for an exponential tail leave 0.594 of what one level leaves. Lloyd's
+  // method gets there.
+  EXPECT_LT(error(ValueType::table2), 1.02 * 0.594 * error(ValueType::sign));
+}
+
 // A gradient of 1e-9 beside one of 1 vanishes in int8: it must not be sent, and the caller must be
 // told.
 TEST(Wire, EntriesThatWouldDecodeToZeroAreNotSent) {
@@ -258,7 +337,9 @@ TEST(Wire, ExtremesSurviveTheirRoundTrip) {
                     .coding = IndexCoding::rice},
                    out, {&decoded, 1});
       EXPECT_TRUE(std::isfinite(decoded)) << x << " " << name_of(type);
-      const bool below_bf16 = type == ValueType::bf16 && std::fabs(x) < 1e-38f;
+      const bool short_floats =
+          type == ValueType::bf16 || type == ValueType::table2 || type == ValueType::table4;
+      const bool below_bf16 = short_floats && std::fabs(x) < 1e-38f;
       EXPECT_TRUE(below_bf16 || std::fabs(decoded / x - 1.0f) < 0.01f) << x << " " << name_of(type);
     }
   }
@@ -279,10 +360,14 @@ TEST(Wire, WholeTensorsTakeTheSmallestCoding) {
   EXPECT_EQ(encode(ValueType::fp32).bytes, 0u) << "all zero: no frame";
   values[500] = 1.0f;
   EXPECT_EQ(encode(ValueType::fp32).entries, 1u);
-  EXPECT_NE(encode(ValueType::sign).coding, IndexCoding::dense) << "a sign cannot say zero";
+  for (const ValueType type : {ValueType::sign, ValueType::table2, ValueType::table4}) {
+    EXPECT_NE(encode(type).coding, IndexCoding::dense) << name_of(type) << " cannot say zero";
+  }
   std::fill(values.begin(), values.end(), 2.0f);
   EXPECT_EQ(encode(ValueType::fp32).coding, IndexCoding::dense);
-  EXPECT_EQ(encode(ValueType::sign).coding, IndexCoding::dense);
+  for (const ValueType type : {ValueType::sign, ValueType::table2, ValueType::table4}) {
+    EXPECT_EQ(encode(type).coding, IndexCoding::dense);
+  }
 }
 
 TEST(Wire, WriterRefusesFramesOutOfOrder) {
