@@ -10,6 +10,7 @@ if(DGC_WITH_TORCH)
     torch/test_sgd_gradients.cpp
     torch/test_sgd_parts.cpp)
   dgc_test(test_models TORCH TIMEOUT 600 LIBRARIES dgc_models FILES
+    models/test_gpt.cpp
     models/test_models.cpp
     models/test_sequences.cpp)
   dgc_test(test_train TORCH TIMEOUT 600 FILES train/test_tasks.cpp LIBRARIES dgc_train)
