@@ -43,6 +43,7 @@ dgc_test(test_data LIBRARIES dgc_data ZLIB::ZLIB JPEG::JPEG PkgConfig::DGC_SNDFI
   data/test_catalogue.cpp
   data/test_images.cpp
   data/test_pictures.cpp
+  data/test_plain_text.cpp
   data/test_speech.cpp
   data/test_text.cpp)
 dgc_test(test_report FILES report/test_report.cpp LIBRARIES dgc_report)

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/lines.h"
@@ -63,7 +64,7 @@ std::string punctuation_apart(std::string_view text) {
 
 }  // namespace
 
-Corpus load_bible(TextUnit unit, std::int64_t max_vocabulary) {
+BibleParts read_bible() {
   const Output output = run(kCommand);
   const std::vector<std::string_view> lines = split_lines(output.text, "output of bible");
   if (lines.size() != kVerses) {
@@ -75,27 +76,37 @@ Corpus load_bible(TextUnit unit, std::int64_t max_vocabulary) {
                 fmt::format("the program printed {} verses instead of {}", lines.size(), kVerses),
                 "Debian's bible-kjv is what is expected");
   }
-  std::vector<std::string> verses;
-  verses.reserve(kVerses);
-  for (const std::string_view line : lines) {
+  BibleParts parts;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const std::string_view line = lines[i];
     const std::size_t space = line.find(' ');  // after the reference, "Ge1:1"
     if (space == std::string_view::npos ||
         line.substr(0, space).find(':') == std::string_view::npos) {
-      throw Error(ErrorCode::io, "read text", line_name("output of bible", verses.size() + 1),
+      throw Error(ErrorCode::io, "read text", line_name("output of bible", i + 1),
                   "the line has no verse");
     }
-    std::string verse(trimmed(line.substr(space)));
-    for (char& c : verse) {
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    }
-    verses.push_back(unit == TextUnit::words ? punctuation_apart(verse) : std::move(verse));
-  }
-  TextLines parts;
-  for (std::size_t i = 0; i < verses.size(); ++i) {
     const std::size_t block = i / kBlock % 20;
-    (block == 9 ? parts.valid : block == 19 ? parts.test : parts.train).push_back(verses[i]);
+    auto& part = block == 9 ? parts.valid : block == 19 ? parts.test : parts.train;
+    part.emplace_back(trimmed(line.substr(space)));
   }
-  return make_corpus(parts, unit, max_vocabulary);
+  return parts;
+}
+
+Corpus load_bible(TextUnit unit, std::int64_t max_vocabulary) {
+  BibleParts parts = read_bible();
+  TextLines lines;
+  for (auto [verses, part] : {std::pair{&parts.train, &lines.train},
+                              {&parts.valid, &lines.valid},
+                              {&parts.test, &lines.test}}) {
+    for (std::string& verse : *verses) {
+      for (char& c : verse) {
+        if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+      }
+      if (unit == TextUnit::words) verse = punctuation_apart(verse);
+      part->push_back(verse);
+    }
+  }
+  return make_corpus(lines, unit, max_vocabulary);
 }
 
 }  // namespace dgc::data

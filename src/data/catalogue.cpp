@@ -26,7 +26,7 @@ std::vector<DataSet> make_catalogue() {
                   .places = {"/usr/share/datasets/fashion-mnist"},
                   .licence = "MIT"});
   sets.push_back({.name = "bible",
-                  .recipes = {"text"},
+                  .recipes = {"text", "gpt"},
                   .what = "the King James Bible, 31,102 verses, 913,000 words",
                   .size = "2.5 MB",
                   .package = "bible-kjv",
@@ -35,6 +35,15 @@ std::vector<DataSet> make_catalogue() {
                   .places = {"/usr/bin/bible"},
                   .package_only = true,
                   .licence = "public domain"});
+  sets.push_back({.name = "linux-doc",
+                  .recipes = {"gpt"},
+                  .what = "the documentation of Linux 6.1, 17 MB of English without markup",
+                  .size = "37 MB",
+                  .package = "linux-doc",
+                  .page = "https://docs.kernel.org",
+                  .how = "apt-get install linux-doc; --corpus linux-doc",
+                  .places = {"/usr/share/doc/linux-doc-6.1/Documentation"},
+                  .licence = "GPL-2.0"});
   sets.push_back({.name = "asterisk",
                   .recipes = {"speech"},
                   .what = "568 spoken prompts of a telephone exchange, 25 minutes, 8 kHz",

@@ -150,6 +150,10 @@ CheckedData check_data(const fs::path& folder, const CheckOptions& options) {
     check_asterisk(options, checked);
     return checked;
   }
+  if (const auto doc = find_data_quietly("linux-doc"); doc && fs::equivalent(folder, *doc, error)) {
+    check_linux_doc(folder, checked);
+    return checked;
+  }
   check_archives(folder, options, checked);
   dispatch(folder, options, checked);
   return checked;

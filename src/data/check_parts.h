@@ -20,6 +20,7 @@ void check_images(const std::filesystem::path& folder, const CheckOptions& optio
 void check_ptb(const std::filesystem::path& folder, CheckedData& checked);
 void check_text(const std::filesystem::path& folder, CheckedData& checked);
 void check_bible(CheckedData& checked);
+void check_linux_doc(const std::filesystem::path& folder, CheckedData& checked);
 void check_an4(const std::filesystem::path& folder, const CheckOptions& options,
                CheckedData& checked);
 void check_librispeech(const std::filesystem::path& folder, const CheckOptions& options,

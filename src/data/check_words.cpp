@@ -11,6 +11,7 @@
 #include "data/catalogue.h"
 #include "data/check_parts.h"
 #include "data/digest.h"
+#include "data/plain_text.h"
 #include "data/speech.h"
 #include "data/text.h"
 
@@ -144,6 +145,21 @@ void check_text(const fs::path& folder, CheckedData& checked) {
 void check_bible(CheckedData& checked) {
   checked.kind = "King James Bible";
   attempt(checked, [&] { checked.facts.push_back(described(load_bible(TextUnit::words))); });
+}
+
+void check_linux_doc(const fs::path& folder, CheckedData& checked) {
+  checked.kind = "documentation of Linux";
+  attempt(checked, [&] {
+    const PlainText text = read_linux_doc(folder);
+    checked.facts.push_back(fmt::format("bytes without markup: {} train, {} validation, {} test",
+                                        with_commas(std::ssize(text.train)),
+                                        with_commas(std::ssize(text.valid)),
+                                        with_commas(std::ssize(text.test))));
+    // Of 6.1; other versions have about as much.
+    if (std::ssize(text.train) < 5'000'000) {
+      checked.problems.push_back(folder.string() + ": has less text than Debian's linux-doc");
+    }
+  });
 }
 
 void check_an4(const fs::path& folder, const CheckOptions& options, CheckedData& checked) {
