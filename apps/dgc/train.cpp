@@ -23,6 +23,7 @@
 #include "train/changeable.h"
 #include "train/console.h"
 #include "train/recipe.h"
+#include "train/relevant.h"
 #include "train/run_folder.h"
 
 namespace dgc::app {
@@ -129,8 +130,8 @@ std::vector<std::string> worker_arguments(const json& given, const fs::path& fol
 
 /// What can be found wrong before anybody is started.
 void check_data(const train::Settings& settings) {
-  const std::string& data = train::recipe_named(settings.recipe).data;
-  if (!data.empty() && settings.train.empty()) data::find_data(data, settings.data);
+  const std::string data = train::data_of(settings);
+  if (!data.empty()) data::find_data(data, settings.data);
 }
 
 /// An empty name is a variable of a script that was not set: a new run in its place is not what

@@ -14,6 +14,7 @@
 #include "torch_part.h"
 #include "train/across_ranks.h"
 #include "train/recipe.h"
+#include "train/relevant.h"
 #include "train/run_folder.h"
 #include "train/train_run.h"
 

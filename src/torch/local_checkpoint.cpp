@@ -6,18 +6,16 @@
 //                  with its learning rates
 //   rank files     the residual
 //
-// The inner optimizer's state is what its own save() writes. Its load() leaves options alone, hence
-// the learning rates; and it may stop half-way, so that it is taken back if anything is wrong.
+// The inner optimizer's load() leaves options alone, hence the learning rates.
 #include <fmt/format.h>
-#include <torch/serialize.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
 #include "dgc/checkpoint.h"
+#include "torch/inner_state.h"
 #include "torch/local_steps_impl.h"
 #include "torch/saved_tensors.h"
 
@@ -29,19 +27,6 @@ using namespace sgd;
 constexpr const char* kInner = "inner";
 constexpr const char* kInnerRates = "inner_lr";
 constexpr const char* kOuterRate = "outer_lr";
-
-torch::Tensor inner_state(const torch::optim::Optimizer& inner) {
-  torch::serialize::OutputArchive archive;
-  inner.save(archive);
-  std::string bytes;
-  archive.save_to([&bytes](const void* data, std::size_t size) {
-    bytes.append(static_cast<const char*>(data), size);
-    return size;
-  });
-  torch::Tensor state = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);
-  std::memcpy(state.data_ptr(), bytes.data(), bytes.size());
-  return state;
-}
 
 /// By group; NaN where the options of an optimizer know no rate.
 torch::Tensor rates_of(const torch::optim::Optimizer& inner) {
@@ -55,49 +40,6 @@ torch::Tensor rates_of(const torch::optim::Optimizer& inner) {
   }
   return torch::tensor(rates, torch::kDouble);
 }
-
-void load_inner(torch::optim::Optimizer& inner, const torch::Tensor& state) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(static_cast<const char*>(state.data_ptr()),
-                    static_cast<std::size_t>(state.numel()));
-  inner.load(archive);
-}
-
-/// The inner optimizer of a checkpoint, loaded; taken back unless it is kept.
-class InnerChange {
- public:
-  InnerChange(torch::optim::Optimizer& inner, const torch::Tensor& state,
-              const std::string& subject)
-      : inner_(inner), before_(inner_state(inner)) {
-    try {
-      load_inner(inner, state);
-    } catch (const c10::Error& error) {
-      take_back();
-      throw Error(ErrorCode::state_mismatch, "load", subject,
-                  fmt::format("the inner optimizer does not take its state: {}",
-                              error.what_without_backtrace()),
-                  "it was written with another optimizer; nothing was loaded");
-    }
-  }
-  ~InnerChange() {
-    if (before_.defined()) take_back();
-  }
-  InnerChange(const InnerChange&) = delete;
-  InnerChange& operator=(const InnerChange&) = delete;
-  void keep() noexcept { before_ = torch::Tensor(); }
-
- private:
-  void take_back() noexcept {
-    try {
-      load_inner(inner_, before_);
-    } catch (const std::exception&) {  // it was its own
-    }
-    before_ = torch::Tensor();
-  }
-
-  torch::optim::Optimizer& inner_;
-  torch::Tensor before_;
-};
 
 /// What of a parameter is exact, where the parameter itself is not.
 bool has_anchor(const LocalSteps::Impl& my, std::size_t tensor) {

@@ -1,7 +1,9 @@
 #include "train/across_ranks.h"
 
 #include <fmt/format.h>
+#include <sys/sysinfo.h>
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -38,6 +40,13 @@ std::vector<double> summed(Group& group, const std::vector<double>& mine) {
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += theirs[i];
   }
   return sums;
+}
+
+int threads_of_worker(Group& group, std::int64_t asked) {
+  int here = 0;
+  for (const std::string& host : gathered(group, group.host())) here += host == group.host();
+  if (asked > 0) return static_cast<int>(asked);
+  return std::max(1, ::get_nprocs() / std::max(1, here));
 }
 
 }  // namespace dgc::train

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -34,5 +35,9 @@ class Patience {
   Group& group_;
   std::chrono::milliseconds before_;
 };
+
+/// Threads for this rank: `asked`, or, where that is 0, an even share of the cores for each of the
+/// workers of this machine. A collective call.
+int threads_of_worker(Group& group, std::int64_t asked);
 
 }  // namespace dgc::train

@@ -13,7 +13,8 @@ struct Chosen {
   Settings settings;  ///< nothing of these is "auto" any more, but the algorithm may choose by time
   std::string reason;  ///< empty where nothing was left to choose
 };
-/// For a run of `steps` steps on `workers` workers. The same on all ranks.
+/// For a run of `steps` steps on `workers` workers, of the modes of dgc::Sgd. The same on all
+/// ranks.
 Chosen with_defaults(Settings settings, int workers, std::uint64_t steps);
 
 }  // namespace dgc::train

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -11,6 +13,12 @@
 
 namespace dgc::train {
 namespace {
+
+constexpr double kBeta1 = 0.9;
+constexpr double kBeta2 = 0.95;
+
+/// Options that mean something to compressed rounds of local steps, where they are not auto.
+constexpr std::array kOfLocalSteps = {"values", "dense_values", "algorithm", "mean"};
 
 /// Every tensor once, also where modules share it.
 std::vector<TensorSpec> specs_of(const torch::nn::Module& model) {
@@ -37,10 +45,79 @@ SgdOptions options_of(const Settings& settings) {
   }
   if (!settings.clipping) options.clip_norm(0.0);
   options.weight_decay(settings.weight_decay);
+  options.exchange.mean = Mean::workers;  // a setting of local steps
   return options;
 }
 
+/// A number, or `otherwise` for "auto".
+double number_or(const std::string& text, double otherwise) {
+  return text == "auto" ? otherwise : std::stod(text);
+}
+
 }  // namespace
+
+std::unique_ptr<torch::optim::Optimizer> make_inner(const Settings& settings,
+                                                    const torch::nn::Module& model) {
+  std::vector<torch::Tensor> matrices;
+  std::vector<torch::Tensor> vectors;
+  std::set<const void*> seen;
+  for (const torch::Tensor& parameter : model.parameters()) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
+  }
+  if (settings.inner == "adamw") {
+    const auto options = [&](double decay) {
+      return std::make_unique<torch::optim::AdamWOptions>(
+          torch::optim::AdamWOptions(settings.lr).betas({kBeta1, kBeta2}).weight_decay(decay));
+    };
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    if (!matrices.empty()) groups.emplace_back(matrices, options(settings.weight_decay));
+    if (!vectors.empty()) groups.emplace_back(vectors, options(0.0));
+    return std::make_unique<torch::optim::AdamW>(std::move(groups),
+                                                 torch::optim::AdamWOptions(settings.lr));
+  }
+  std::vector<torch::Tensor> all = std::move(matrices);
+  all.insert(all.end(), vectors.begin(), vectors.end());
+  if (settings.inner == "adam") {
+    return std::make_unique<torch::optim::Adam>(std::move(all),
+                                                torch::optim::AdamOptions(settings.lr)
+                                                    .betas({kBeta1, kBeta2})
+                                                    .weight_decay(settings.weight_decay));
+  }
+  return std::make_unique<torch::optim::SGD>(std::move(all),
+                                             torch::optim::SGDOptions(settings.lr)
+                                                 .momentum(settings.momentum)
+                                                 .nesterov(settings.nesterov)
+                                                 .weight_decay(settings.weight_decay));
+}
+
+LocalStepsOptions local_options(const Settings& settings, const std::string& mode) {
+  const int steps = static_cast<int>(settings.local_steps);
+  if (mode == "diloco") {
+    LocalStepsOptions options = LocalStepsOptions::diloco(steps);
+    options.outer_lr(number_or(settings.outer_lr, options.outer_lr()));
+    return options;
+  }
+  LocalStepsOptions options(steps);
+  options.outer_lr(number_or(settings.outer_lr, options.outer_lr()));
+  options.residual_decay(number_or(settings.residual_decay, options.residual_decay()));
+  // What --ratio auto decides is for steps of dgc::Sgd: a run that has both modes gives rounds
+  // theirs.
+  const bool given = settings.ratio != kDefaultRatio && settings.ratio != kAutoRatio;
+  if (given) options.schedule(Schedule(std::stod(settings.ratio)));
+  for (const Field& field : fields()) {
+    if (std::find(kOfLocalSteps.begin(), kOfLocalSteps.end(), field.option) ==
+        kOfLocalSteps.end()) {
+      continue;
+    }
+    const std::string text = to_json(settings).at(field.name).get<std::string>();
+    if (text == "auto") continue;
+    if (!set_option(compress_options(), options.compress, field.option, text)) {
+      set_option(exchange_options(), options.exchange, field.option, text);
+    }
+  }
+  return options;
+}
 
 OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mode,
                                  const torch::nn::Module& model, const RunSize& run) {

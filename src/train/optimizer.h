@@ -1,8 +1,10 @@
 // The optimizer that a run's settings ask for.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "dgc/local_steps.h"
 #include "dgc/sgd.h"
 #include "train/settings.h"
 
@@ -22,5 +24,14 @@ struct OptimizerChoice {
 /// `mode` is one of modes_of(). Throws Error(invalid_argument).
 OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mode,
                                  const torch::nn::Module& model, const RunSize& run);
+
+/// The optimizer of one worker: settings.inner, on all parameters of the model. AdamW and Adam have
+/// the betas of language models, 0.9 and 0.95; AdamW decays matrices only. Tied parameters count
+/// once.
+std::unique_ptr<torch::optim::Optimizer> make_inner(const Settings& settings,
+                                                    const torch::nn::Module& model);
+
+/// For modes with local steps. What the settings leave open is as in LocalStepsOptions.
+LocalStepsOptions local_options(const Settings& settings, const std::string& mode);
 
 }  // namespace dgc::train

@@ -12,6 +12,7 @@
 #include "dgc/link.h"
 #include "train/budget.h"
 #include "train/lr_schedule.h"
+#include "train/relevant.h"
 
 namespace dgc::train {
 namespace {
@@ -21,15 +22,15 @@ using nlohmann::json;
 // Values that fit most; recipes change the rest. A setting that does not concern a model keeps its
 // value here.
 constexpr const char* kCommon = R"({
-  "preset": "full", "data": "", "train": "", "valid": "", "test": "", "unit": "words",
-  "vocabulary": 0, "examples": 0, "image-size": 0, "max-seconds": 0, "strict": false,
-  "hidden": 1500, "layers": 2, "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
+  "preset": "full", "data": "", "corpus": "bible", "train": "", "valid": "", "test": "", "unit": "words",
+  "vocabulary": 0, "examples": 0, "valid-examples": 0, "image-size": 0, "max-seconds": 0, "strict": false,
+  "hidden": 1500, "layers": 2, "heads": 4, "context": 256, "positions": "learned", "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
-  "lr-warmup": 0, "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
-  "mode": "dgc", "ratio": "default", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "auto", "dense-values": "auto",
+  "lr-warmup": 0, "inner": "sgd", "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
+  "mode": "dgc", "ratio": "default", "local-steps": 30, "outer-lr": "auto", "residual-decay": "auto", "mean": "workers", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "auto", "dense-values": "auto",
   "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "auto", "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,
-  "timeout": 60, "emulate-link": "", "log-every": 10, "checkpoint-every": 500, "keep": 2
+  "timeout": 60, "emulate-link": "", "log-every": 10, "evaluate-every": 0, "checkpoint-every": 500, "keep": 2
 })";
 
 // CIFAR-10 as in the paper: 164 epochs, total batch 128 on 4 workers, rate / 10 at half and three
@@ -43,6 +44,43 @@ constexpr const char* kLanguageModel = R"({"hidden": 1500, "layers": 2, "dropout
 constexpr const char* kText = R"({"epochs": 40, "batch": 20})";
 constexpr const char* kSmallText = R"({"hidden": 128, "dropout": 0, "epochs": 2,
   "warmup-epochs": 0.5, "examples": 400000})";
+
+// Transformers have AdamW and local steps, and are named by their sizes. What is sent by the others
+// is for their gradients. A model that knows a text by heart says nothing about training, so that
+// those beyond a million parameters want more text than the Bible is.
+constexpr const char* kTransformer = R"({"unit": "bpe", "inner": "adamw", "momentum": 0,
+  "weight-decay": 0.1, "clip-norm": 1, "lr-schedule": "cosine", "mode": "dgc-local",
+  "local-steps": 15})";
+constexpr const char* kGpt1m = R"({"hidden": 128, "layers": 4, "heads": 4, "context": 128,
+  "vocabulary": 1024, "lr": 0.003})";
+constexpr const char* kGpt4m = R"({"hidden": 256, "layers": 4, "heads": 4, "context": 256,
+  "vocabulary": 2048, "lr": 0.002})";
+constexpr const char* kGpt12m = R"({"hidden": 384, "layers": 6, "heads": 6, "context": 256,
+  "vocabulary": 4096, "lr": 0.001})";
+constexpr const char* kGpt30m = R"({"hidden": 512, "layers": 8, "heads": 8, "context": 512,
+  "vocabulary": 8192, "lr": 0.001})";
+constexpr const char* kGpt2 = R"({"hidden": 768, "layers": 12, "heads": 12, "context": 1024,
+  "vocabulary": 50257, "lr": 0.0006})";
+
+std::vector<std::pair<std::string, std::string>> transformers() {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [name, sizes] : {std::pair{"gpt-4m", kGpt4m},
+                                    {"gpt-1m", kGpt1m},
+                                    {"gpt-12m", kGpt12m},
+                                    {"gpt-30m", kGpt30m},
+                                    {"gpt2", kGpt2}}) {
+    all.emplace_back(name, kTransformer);
+    all.emplace_back(name, sizes);
+  }
+  return all;
+}
+
+std::vector<std::pair<std::string, std::string>> joined(
+    std::vector<std::pair<std::string, std::string>> some,
+    const std::vector<std::pair<std::string, std::string>>& others) {
+  some.insert(some.end(), others.begin(), others.end());
+  return some;
+}
 
 // Deep Speech 2.
 constexpr const char* kDeepSpeech = R"({"hidden": 800, "layers": 5, "rnn": "lstm", "lr": 0.0003,
@@ -73,6 +111,16 @@ std::vector<Recipe> make_recipes() {
        kText,
        kSmallText,
        {{"lstm", kLanguageModel}}},
+      {"gpt",
+       "a transformer on the King James Bible, the documentation of Linux or any text",
+       {"gpt-4m", "gpt-1m", "gpt-12m", "gpt-30m", "gpt2"},
+       "bible",
+       "not in the paper",
+       R"({"corpus": "linux-doc", "epochs": 4, "batch": 32, "lr-warmup": 0.2,
+           "evaluate-every": 100, "valid-examples": 65536})",
+       R"({"model": "gpt-1m", "corpus": "bible", "epochs": 0.7, "batch": 16, "lr-warmup": 0.05,
+           "evaluate-every": 50, "valid-examples": 32768})",
+       transformers()},
       {"speech",
        "speech recognition on Asterisk's prompts, or a manifest of your own",
        {"deepspeech"},
@@ -126,16 +174,17 @@ std::vector<Recipe> make_recipes() {
       {"synthetic",
        "any model on generated data, to measure speed and sizes",
        {"cnn", "resnet8", "resnet20", "resnet56", "resnet110", "alexnet", "resnet50", "vgg16",
-        "lstm", "deepspeech"},
+        "lstm", "gpt-1m", "gpt-4m", "gpt-12m", "gpt-30m", "gpt2", "deepspeech"},
        "",
        "",
        R"({"batch": 32, "epochs": 1, "examples": 1024})",
        "{}",
-       {{"cnn", R"({"lr": 0.01})"},
-        {"alexnet", kWithoutNorm},
-        {"vgg16", kWithoutNorm},
-        {"lstm", kLanguageModel},
-        {"deepspeech", kDeepSpeech}}},
+       joined({{"cnn", R"({"lr": 0.01})"},
+               {"alexnet", kWithoutNorm},
+               {"vgg16", kWithoutNorm},
+               {"lstm", kLanguageModel},
+               {"deepspeech", kDeepSpeech}},
+              transformers())},
   };
 }
 
@@ -159,6 +208,60 @@ void check_ratio(const std::string& text) {
            "0.001 is the paper's");
   }
   if (ratio == 0.0) refuse("ratio", "0 would send nothing", "0.001 is the paper's");
+}
+
+/// "auto", or a number from `least` (or above it) to `most`.
+void check_auto(const char* name, const std::string& text, double least, double most,
+                const std::string& hint) {
+  if (text == "auto") return;
+  double value = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || rest != end || !(value > least && value <= most)) {
+    refuse(name,
+           fmt::format("'{}' is not auto, nor a number above {}, up to {}", text, least, most),
+           hint);
+  }
+}
+
+void check_modes(const Settings& s) {
+  for (const std::string& mode : modes_of(s)) {
+    if (s.inner != "sgd" && (mode == "dgc" || mode == "naive")) {
+      refuse("inner", fmt::format("mode {} selects from momentum SGD, not from {}", mode, s.inner),
+             "use --mode dgc-local, or --inner sgd");
+    }
+  }
+  const auto modes = modes_of(s);
+  if (s.ratio == kAutoRatio && std::all_of(modes.begin(), modes.end(), is_local)) {
+    refuse("ratio", "auto sends more between steps; rounds of local steps have one ratio",
+           "leave it out, or give a number");
+  }
+  check_auto("outer-lr", s.outer_lr, 0.0, 100.0, "1 applies the mean change as it is");
+  check_auto("residual-decay", s.residual_decay, 0.0, 1.0, "1 keeps all that waits");
+}
+
+void check_text(const Settings& s, const json& given) {
+  const bool transformer = family_of(s.model) == Family::transformer;
+  if (transformer != (s.unit == "bytes" || s.unit == "bpe")) {
+    refuse("unit", fmt::format("the model {} does not read {}", s.model, s.unit),
+           transformer ? "bytes or bpe" : "words or characters");
+  }
+  if (!transformer) return;
+  const bool generated = s.recipe == "synthetic";
+  if (!generated && s.unit == "bytes" && given.contains("vocabulary")) {
+    refuse("vocabulary", "there are 256 bytes", "leave it out, or use --unit bpe");
+  }
+  if (generated ? s.vocabulary < 1
+                : s.unit == "bpe" && (s.vocabulary < 256 || s.vocabulary > 65'536)) {
+    refuse("vocabulary", fmt::format("{} tokens are asked for", s.vocabulary),
+           "byte pairs have from 256 to 65536");
+  }
+  if (s.hidden % s.heads != 0) {
+    refuse("heads", fmt::format("{} do not divide --hidden {} evenly", s.heads, s.hidden));
+  }
+  if (!s.train.empty() && given.contains("corpus")) {
+    refuse("corpus", "--train gives another text", "leave one of them out");
+  }
 }
 
 void check_together(const Settings& s, const json& given) {
@@ -186,16 +289,21 @@ void check_together(const Settings& s, const json& given) {
   if (!s.clipping && s.clip_norm == 0.0 && given.contains("clipping")) {
     refuse("no-clipping", "this recipe does not clip", "set --clip-norm to compare with clipping");
   }
+  check_modes(s);
   for (const auto& [name, value] : given.items()) {
-    if (!concerns(name, family_of(s.model))) {
-      refuse(name, fmt::format("means nothing to the model {}", s.model), "leave it out");
+    if (const std::string why = why_irrelevant(name, s); !why.empty()) {
+      refuse(name, why, "leave it out");
     }
+  }
+  if (family_of(s.model) == Family::text || family_of(s.model) == Family::transformer) {
+    check_text(s, given);
   }
   if (s.vocabulary > 0 && s.recipe == "ptb" && s.train.empty()) {
     refuse("vocabulary", "the Penn Treebank comes with its 10,000 words", "use recipe text");
   }
   const bool generated = s.recipe == "synthetic";
-  if (!s.data.empty() && (generated || s.recipe == "text" || s.recipe == "speech")) {
+  if (!s.data.empty() &&
+      (generated || s.recipe == "text" || s.recipe == "gpt" || s.recipe == "speech")) {
     refuse("data", fmt::format("recipe {} has no folder of data", s.recipe),
            generated ? "leave it out" : "give your own with --train, --valid and --test");
   }
@@ -203,8 +311,9 @@ void check_together(const Settings& s, const json& given) {
   if (s.train.empty() && (!s.valid.empty() || !s.test.empty())) {
     refuse("train", "--valid and --test belong to a --train");
   }
-  if (generated && (s.vocabulary > 0 || s.max_seconds > 0.0)) {
-    refuse(s.vocabulary > 0 ? "vocabulary" : "max-seconds", "data are generated", "leave it out");
+  const bool own_words = s.vocabulary > 0 && family_of(s.model) != Family::transformer;
+  if (generated && (own_words || s.max_seconds > 0.0)) {
+    refuse(own_words ? "vocabulary" : "max-seconds", "data are generated", "leave it out");
   }
   const bool any_size = s.model == "resnet50" || s.model == "alexnet" || s.model == "vgg16";
   if (s.image_size > 0 && !any_size) refuse("image-size", "these images have one size already");
@@ -212,7 +321,6 @@ void check_together(const Settings& s, const json& given) {
   LrSchedule::parse(s.lr_schedule);
   if (!s.link.empty()) parse_link("--link", s.link);
   if (!s.emulate_link.empty()) parse_link("--emulate-link", s.emulate_link);
-  modes_of(s);
 }
 
 }  // namespace
@@ -236,6 +344,7 @@ const Recipe& recipe_named(const std::string& name) {
 Family family_of(const std::string& model) {
   if (model == "lstm") return Family::text;
   if (model == "deepspeech") return Family::speech;
+  if (model.starts_with("gpt")) return Family::transformer;
   return Family::images;
 }
 
@@ -243,38 +352,12 @@ bool has_dropout(const Settings& settings) {
   return settings.dropout > 0.0 || settings.model == "alexnet" || settings.model == "vgg16";
 }
 
-bool concerns(const std::string& setting, Family family) {
-  static const std::vector<std::pair<std::string, std::vector<Family>>> kOnlyFor = {
-      {"train", {Family::text, Family::speech}},
-      {"valid", {Family::text, Family::speech}},
-      {"test", {Family::text, Family::speech}},
-      {"unit", {Family::text}},
-      {"vocabulary", {Family::text}},
-      {"image-size", {Family::images}},
-      {"max-seconds", {Family::speech}},
-      {"hidden", {Family::text, Family::speech}},
-      {"layers", {Family::text, Family::speech}},
-      {"rnn", {Family::speech}},
-      {"convolutions", {Family::speech}},
-      {"channels", {Family::speech}},
-      {"tied", {Family::text}},
-      {"dropout", {Family::text}},
-      {"bptt", {Family::text}},
-      {"strict", {Family::images, Family::speech}}};
-  for (const auto& [name, families] : kOnlyFor) {
-    if (name != setting) continue;
-    return std::find(families.begin(), families.end(), family) != families.end();
+std::string data_of(const Settings& settings) {
+  if (!settings.train.empty()) return {};
+  if (settings.recipe != "synthetic" && family_of(settings.model) == Family::transformer) {
+    return settings.corpus;
   }
-  return true;
-}
-
-nlohmann::ordered_json relevant(const Settings& settings) {
-  nlohmann::ordered_json some;
-  const auto all = to_json(settings);
-  for (const auto& [name, value] : all.items()) {
-    if (concerns(name, family_of(settings.model))) some[name] = value;
-  }
-  return some;
+  return recipe_named(settings.recipe).data;
 }
 
 Settings resolve(const json& given) {

@@ -12,7 +12,7 @@
 
 namespace dgc::train {
 
-enum class Family { images, text, speech };
+enum class Family { images, text, speech, transformer };
 
 struct Recipe {
   std::string name;
@@ -36,11 +36,8 @@ Family family_of(const std::string& model);
 /// Whether training draws from libtorch's generator, which belongs to the process.
 bool has_dropout(const Settings& settings);
 
-/// Whether a setting means anything to a family: text has no image size.
-bool concerns(const std::string& setting, Family family);
-
-/// The settings that mean something to this run.
-nlohmann::ordered_json relevant(const Settings& settings);
+/// Name in the catalogue of data sets of what this run reads; "" where data are generated or given.
+std::string data_of(const Settings& settings);
 
 /// Settings of the recipe and model that `given` names, then its preset, then `given`: all that
 /// was said on the command line and in configuration files. Throws Error(invalid_argument) for

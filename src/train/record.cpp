@@ -154,6 +154,8 @@ constexpr Member<RunFacts> kModel[] = {
     {"metric_unit", &RunFacts::metric_unit},
     {"higher_is_better", &RunFacts::higher_is_better},
     {"steps_per_epoch", &RunFacts::steps_per_epoch, true},
+    {"examples_per_step", &RunFacts::examples_per_step, true},
+    {"example_name", &RunFacts::example_name},
 };
 constexpr Member<RunFacts> kRunsOn[] = {{"threads_per_worker", &RunFacts::threads_per_worker, true},
                                         {"libtorch", &RunFacts::libtorch}};

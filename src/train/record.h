@@ -149,6 +149,8 @@ struct RunFacts {
   std::string metric_name = "metric", metric_unit;
   bool higher_is_better = true;
   double steps_per_epoch = kUnknown;
+  double examples_per_step = kUnknown;  ///< of all workers
+  std::string example_name;             ///< what they are: "examples", "tokens"
 };
 
 /// summary.json.

@@ -22,6 +22,7 @@ std::string ResumePoint::text() const {
   ordered_json json = {{"epoch", epoch},
                        {"position", position},
                        {"positions", positions},
+                       {"done", done},
                        {"steps", steps},
                        {"problems", skipped_files},
                        {"lr", {{"factor", lr.factor}, {"best", number(lr.best)}, {"any", lr.any}}},
@@ -42,6 +43,7 @@ ResumePoint ResumePoint::from(const std::string& text) {
     json.at("epoch").get_to(point.epoch);
     json.at("position").get_to(point.position);
     json.at("positions").get_to(point.positions);
+    point.done = json.value("done", std::uint64_t{0});  // since version 0.3
     json.at("steps").get_to(point.steps);
     json.at("problems").get_to(point.skipped_files);
     const auto& lr = json.at("lr");

@@ -16,6 +16,7 @@ struct ResumePoint {
   std::uint64_t epoch = 0;     ///< that the next step belongs to
   std::int64_t position = 0;   ///< in the data of that epoch
   std::int64_t positions = 0;  ///< of a whole epoch; text has others with other workers
+  std::uint64_t done = 0;      ///< steps so far
   std::uint64_t steps = 0;     ///< of the whole run
   std::set<std::string> skipped_files;
   LrSchedule::State lr;

@@ -6,9 +6,11 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <system_error>
 #include <thread>
 
@@ -94,6 +96,23 @@ std::optional<ordered_json> read_json(const std::filesystem::path& path) {
   } catch (const ordered_json::exception& error) {  // a number that no double holds
     throw Error(ErrorCode::bad_state, kOperation, path.string(), error.what());
   }
+}
+
+void keep_vocabulary(const std::filesystem::path& folder, const std::string& text) {
+  if (text.empty()) return;
+  const std::filesystem::path path = folder / kVocabularyFile;
+  if (std::filesystem::exists(path)) {
+    const MappedFile file(path);
+    const auto known = file.contents();
+    const auto now = std::as_bytes(std::span(text));
+    if (std::equal(known.begin(), known.end(), now.begin(), now.end())) return;
+    throw Error(ErrorCode::state_mismatch, "train", path.string(),
+                "the text gives other tokens than those of this run",
+                "continue with the text that the run began with");
+  }
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
 }
 
 std::string valid_utf8(std::string_view text) {

@@ -1,5 +1,6 @@
-// The files of a run: RUN/config.json, summary.json, report.html, and for each mode
-// RUN/MODE/metrics.jsonl, tensors.json, result.json and checkpoints/. docs/train.md describes them.
+// The files of a run: RUN/config.json, summary.json, report.html, vocabulary.json of transformers,
+// and for each mode RUN/MODE/metrics.jsonl, tensors.json, result.json and checkpoints/.
+// docs/train.md describes them.
 #pragma once
 
 #include <filesystem>
@@ -13,6 +14,7 @@ namespace dgc::train {
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kSummaryFile = "summary.json";
 inline constexpr const char* kReportFile = "report.html";
+inline constexpr const char* kVocabularyFile = "vocabulary.json";
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kTensorsFile = "tensors.json";
 inline constexpr const char* kResultFile = "result.json";
@@ -43,6 +45,11 @@ void write_json(const std::filesystem::path& file, const nlohmann::ordered_json&
 /// Nothing if there is no such file. Throws Error: io if it cannot be read, truncated if it ends
 /// early, bad_state if it is not JSON.
 std::optional<nlohmann::ordered_json> read_json(const std::filesystem::path& file);
+
+/// What the tokens of a run's text stand for: the model is of no use without it. Nothing where
+/// `text` is empty. Throws Error(state_mismatch) where the folder has another one: the text has
+/// changed since the run began.
+void keep_vocabulary(const std::filesystem::path& folder, const std::string& text);
 
 /// `text` as JSON may hold it: bytes that are no UTF-8 (in a file's name) become replacement
 /// characters.

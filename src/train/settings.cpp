@@ -19,7 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-const std::vector<std::string> kModes = {"dense", "dense-fp16", "dgc", "naive"};
+const std::vector<std::string> kModes = {"dense", "dense-fp16", "dgc",
+                                         "naive", "diloco",     "dgc-local"};
 
 /// A field that is an option of compression or exchange: that has its name and its choices.
 template <typename T>
@@ -58,14 +59,26 @@ std::vector<Field> make_fields() {
        {"full", "small"}},
       {"model", &S::model, "Task", "model to train; --list shows those of each recipe"},
       {"data", &S::data, "Task", "folder with the data (default: where `dgc data` finds it)"},
+      {"corpus",
+       &S::corpus,
+       "Task",
+       "text of recipe gpt: the King James Bible, or the documentation of Linux; see `dgc data`",
+       {"bible", "linux-doc"}},
       {"train", &S::train, "Task", "text file, or manifest of recordings, to train on"},
       {"valid", &S::valid, "Task", "the same, for validation"},
       {"test", &S::test, "Task", "the same, for the test after training"},
-      {"unit", &S::unit, "Task", "what text is split into", {"words", "characters"}},
+      {"unit",
+       &S::unit,
+       "Task",
+       "what text is split into: words or characters for lstm; bytes, or byte pairs learned from "
+       "the text (bpe), for gpt",
+       {"words", "characters", "bytes", "bpe"}},
       {"vocabulary", &S::vocabulary, "Task",
-       "keep only so many of the most frequent words; 0 keeps all"},
+       "keep only so many of the most frequent words, 0 keeps all; with bpe: learn so many tokens"},
       {"examples", &S::examples, "Task",
        "train on so many examples (words, for text) only; 0 takes all"},
+      {"valid-examples", &S::valid_examples, "Task",
+       "validate on so many tokens only; 0 takes all"},
       {"image-size",
        &S::image_size,
        "Task",
@@ -75,8 +88,20 @@ std::vector<Field> make_fields() {
       {"max-seconds", &S::max_seconds, "Task", "leave out longer recordings; 0 keeps all"},
       {"strict", &S::strict, "Task", "stop at an unreadable file instead of skipping it"},
 
-      {"hidden", &S::hidden, "Model", "units of each recurrent layer", {}, 1},
-      {"layers", &S::layers, "Model", "number of recurrent layers", {}, 1},
+      {"hidden",
+       &S::hidden,
+       "Model",
+       "units of each recurrent layer; width of a transformer",
+       {},
+       1},
+      {"layers", &S::layers, "Model", "number of recurrent layers, or of a transformer's", {}, 1},
+      {"heads", &S::heads, "Model", "heads of a transformer's attention", {}, 1},
+      {"context", &S::context, "Model", "tokens that a transformer sees at once", {}, 1},
+      {"positions",
+       &S::positions,
+       "Model",
+       "how a transformer knows the order of tokens",
+       {"learned", "rotary"}},
       {"rnn", &S::rnn, "Model", "type of the recurrent layers of speech models", {"lstm", "gru"}},
       {"convolutions", &S::convolutions, "Model", "convolutions of speech models: 2 or 3", {}, 2},
       {"channels", &S::channels, "Model", "channels of those convolutions", {}, 1},
@@ -93,18 +118,38 @@ std::vector<Field> make_fields() {
        "epoch); plateau:F (divided by F when validation stalls)"},
       {"lr-warmup", &S::lr_warmup, "Training",
        "epochs in which the rate rises from a tenth of --lr to --lr"},
+      {"inner",
+       &S::inner,
+       "Training",
+       "optimizer; modes dgc and naive are for sgd",
+       {"sgd", "adam", "adamw"}},
       option("momentum", &S::momentum, "Training", "momentum of SGD; 0: none"),
       option("nesterov", &S::nesterov, "Training", "Nesterov momentum"),
-      {"weight-decay", &S::weight_decay, "Training", "weight decay (L2)"},
+      {"weight-decay", &S::weight_decay, "Training",
+       "weight decay (L2; with adamw apart from the gradient, and of matrices only)"},
       option("clip_norm", &S::clip_norm, "Training",
              "largest L2 norm of the averaged gradient; 0: no clipping"),
 
       {"mode", &S::mode, "Compression",
-       "dense, dense-fp16, dgc or naive (dgc without its corrections); several, with commas, are "
-       "compared"},
+       "dense, dense-fp16, dgc, naive (dgc without its corrections), diloco (local steps, sent "
+       "whole) or dgc-local (local steps, compressed); several, with commas, are compared"},
       {"ratio", &S::ratio, "Compression",
        "share of the gradient's entries that is sent, such as 0.001; default: by the numbers of "
-       "workers and steps; auto: that, and more where the network has time for it"},
+       "workers and steps, 1/64 in dgc-local; auto: that, and more where the network has time for "
+       "it, in dgc"},
+      {"local-steps",
+       &S::local_steps,
+       "Compression",
+       "steps of each worker by itself between two exchanges, in diloco and dgc-local",
+       {},
+       1,
+       1e6},
+      {"outer-lr", &S::outer_lr, "Compression",
+       "what the mean change of the workers is multiplied by; auto: 0.7 in diloco, 1 in dgc-local"},
+      {"residual-decay", &S::residual_decay, "Compression",
+       "what is left of the residual in each exchange of dgc-local; auto: 0.95"},
+      option("mean", &S::mean, "Compression",
+             "of an entry in dgc-local: over all workers, or over those who sent it"),
       {"budget", &S::budget, "Compression",
        "in place of --ratio: what a worker may receive in the whole run, such as 40MB, or 1% of "
        "what "
@@ -118,14 +163,18 @@ std::vector<Field> make_fields() {
        "auto: by the number of workers",
        {"auto", "paper", "whole"}},
       or_auto(option("values", &S::values, "Compression",
-                     "number format of the entries that are sent; auto: fp16, or int8 by the number "
-                     "of workers")),
+                     "number format of the entries that are sent; auto: fp16, int8 with many workers, "
+                     "table2 in dgc-local")),
       or_auto(option("dense_values", &S::dense_values, "Compression",
-                     "number format of tensors that are sent whole, in mode dgc; auto: fp16 where "
-                     "warm-up sends whole gradients, else fp32")),
-      option("algorithm", &S::algorithm, "Compression", "how workers exchange what they send"),
-      option("link", &S::link, "Compression",
-             "link by which auto chooses, such as 100Mbps,25ms (default: it is measured)"),
+                     "number format of tensors that are sent whole, in modes dgc and dgc-local; "
+                     "auto: fp16 where warm-up sends whole gradients, int8 in dgc-local, else "
+                     "fp32")),
+      option("algorithm", &S::algorithm, "Compression",
+             "how workers exchange what they send; auto is allgather in dgc-local"),
+      option(
+          "link", &S::link, "Compression",
+          "link by which auto chooses, such as 100Mbps,25ms (default: it is measured); the report "
+          "computes times over it"),
       option("reselect", &S::reselect, "Compression",
              "allow auto to choose owner, which selects twice"),
       or_auto(option("momentum_correction", &S::momentum_correction, "Compression",
@@ -167,6 +216,8 @@ std::vector<Field> make_fields() {
       {"emulate-link", &S::emulate_link, "Running",
        "emulate a link in front of each worker, such as 100Mbps,25ms (workers of one machine)"},
       {"log-every", &S::log_every, "Running", "steps between two lines of metrics.jsonl", {}, 1},
+      {"evaluate-every", &S::evaluate_every, "Running",
+       "steps between evaluations; 0: only after each epoch"},
       {"checkpoint-every", &S::checkpoint_every, "Running",
        "steps between checkpoints; 0: only after each epoch"},
       {"keep", &S::keep, "Running", "how many checkpoints to keep", {}, 1, 1e6},
@@ -312,6 +363,10 @@ std::vector<std::string> modes_of(const Settings& settings) {
   return modes;
 }
 
-bool sends_all(const std::string& mode) { return mode == "dense" || mode == "dense-fp16"; }
+bool sends_all(const std::string& mode) {
+  return mode == "dense" || mode == "dense-fp16" || mode == "diloco";
+}
+
+bool is_local(const std::string& mode) { return mode == "diloco" || mode == "dgc-local"; }
 
 }  // namespace dgc::train

@@ -20,24 +20,26 @@ inline constexpr const char* kAutoRatio = "auto";
 
 struct Settings {
   std::string recipe, preset, model;
-  std::string data, train, valid, test, unit;
-  std::int64_t examples = 0, vocabulary = 0, image_size = 0;
+  std::string data, corpus, train, valid, test, unit;
+  std::int64_t examples = 0, valid_examples = 0, vocabulary = 0, image_size = 0;
   double max_seconds = 0.0;
   bool strict = false;
 
   std::int64_t hidden = 0, layers = 0, convolutions = 0, channels = 0;
-  std::string rnn;
+  std::int64_t heads = 0, context = 0;
+  std::string rnn, positions;
   bool tied = false;
   double dropout = 0.0;
 
   double epochs = 0.0;
   std::int64_t steps = 0, batch = 0, bptt = 0;
   double lr = 0.0, lr_warmup = 0.0, momentum = 0.0, weight_decay = 0.0, clip_norm = 0.0;
-  std::string lr_schedule;
+  std::string lr_schedule, inner;
   bool nesterov = false;
 
   std::string mode, values, dense_values, algorithm, momentum_correction, warmup_shape;
-  std::string ratio, budget;
+  std::string ratio, budget, outer_lr, residual_decay, mean;
+  std::int64_t local_steps = 0;
   double warmup_epochs = 0.0;
   bool masking = true, clipping = true, warmup = true;
 
@@ -45,7 +47,7 @@ struct Settings {
   std::string launch, link, emulate_link;
   bool reselect = false;
   double timeout = 0.0;
-  std::int64_t log_every = 0, checkpoint_every = 0, keep = 0;
+  std::int64_t log_every = 0, evaluate_every = 0, checkpoint_every = 0, keep = 0;
 };
 
 /// One of them: its name on the command line ("--lr-warmup") and in files ("lr-warmup").
@@ -89,7 +91,9 @@ nlohmann::ordered_json to_json(const Settings& settings);
 /// The modes in their order: "dense,dgc" is two. Throws Error(invalid_argument).
 std::vector<std::string> modes_of(const Settings& settings);
 
-/// Whether a mode sends every gradient whole: nothing is selected.
+/// Whether a mode sends every gradient, or every change, whole: nothing is selected.
 bool sends_all(const std::string& mode);
+/// Whether workers train by themselves for some steps between two exchanges.
+bool is_local(const std::string& mode);
 
 }  // namespace dgc::train

@@ -35,6 +35,8 @@ std::unique_ptr<Task> make_task(const Settings& settings, Place place) {
   switch (family_of(settings.model)) {
     case Family::text:
       return make_text_task(settings, place);
+    case Family::transformer:
+      return make_gpt_task(settings, place);
     case Family::speech:
       return make_speech_task(settings, place);
     case Family::images:

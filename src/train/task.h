@@ -71,11 +71,16 @@ class Task {
   virtual MetricInfo metric() const = 0;
   /// One line each: the data, the model's size, files that were left out.
   virtual std::vector<std::string> facts() const = 0;
+  /// What the tokens of a text stand for, as a file for people who use the model; "" where it says
+  /// nothing that the data do not say.
+  virtual std::string vocabulary() const { return {}; }
 
   /// Positions in an epoch, and how many of them a step takes: images and utterances, or rows of
   /// text. Of all workers together.
   virtual std::int64_t positions() const = 0;
   virtual std::int64_t positions_of_step() const = 0;
+  /// What a batch is counted in: "examples", "tokens".
+  virtual std::string example_name() const { return "examples"; }
   /// Examples (or words) in so many positions, for rates.
   virtual std::int64_t examples_in(std::int64_t positions) const { return positions; }
 
@@ -113,6 +118,7 @@ std::unique_ptr<Task> make_task(const Settings& settings, Place place);
 // By family; `synthetic` settings have no data to read.
 std::unique_ptr<Task> make_image_task(const Settings& settings, Place place);
 std::unique_ptr<Task> make_text_task(const Settings& settings, Place place);
+std::unique_ptr<Task> make_gpt_task(const Settings& settings, Place place);
 std::unique_ptr<Task> make_speech_task(const Settings& settings, Place place);
 
 /// settings.batch in equal parts, at least 1 each: the nearest that can be.

@@ -93,6 +93,7 @@ class TextTask : public Task {
 
   torch::nn::Module& model() override { return *model_; }
   MetricInfo metric() const override { return {"perplexity", "", false}; }
+  std::string example_name() const override { return "tokens"; }
   std::vector<std::string> facts() const override {
     return {fmt::format("{} / {} / {} {} to train, validate and test, vocabulary {}",
                         corpus_.train.size(), corpus_.valid.size(), corpus_.test.size(),

@@ -13,7 +13,7 @@
 #include "dgc/version.h"
 #include "train/across_ranks.h"
 #include "train/changeable.h"
-#include "train/recipe.h"
+#include "train/relevant.h"
 #include "train/run_folder.h"
 #include "train/trainer.h"
 

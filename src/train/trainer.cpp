@@ -2,90 +2,44 @@
 //
 //   set up      the task (data and model), the optimizer, how many steps
 //   resume      from the newest checkpoint, where asked to
-//   step        batch → forward, backward (gradients leave while it runs) → exchange → update;
-//               every few steps a line in metrics.jsonl and on the console
-//   evaluate    after each epoch and at the end, on the validation data
-//   save        a checkpoint after each evaluation, every --checkpoint-every steps, and on a signal
+//   step        batch → forward, backward (gradients leave while it runs) → exchange → update, or
+//               local steps and a round now and then; the stepper knows
+//   log         every few steps a line in metrics.jsonl and on the console
+//   evaluate    after each epoch, every --evaluate-every steps and at the end, on the validation
+//   data save        a checkpoint after each epoch, every --checkpoint-every steps, and on a signal
 //   results     on the test data, where there are some; result.json and tensors.json
 //
-// All ranks do the same in the same order; rank 0 writes the files.
+// All ranks do the same in the same order; rank 0 writes the files. What needs the same parameters
+// on all workers waits, with local steps, for the end of their round.
 #include "train/trainer.h"
 
 #include <fmt/format.h>
-#include <sys/sysinfo.h>
 #include <torch/version.h>
 #include <xxhash.h>
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
 
-#include "dgc/checkpoint.h"
 #include "train/across_ranks.h"
 #include "train/lr_schedule.h"
 #include "train/metrics_log.h"
-#include "train/optimizer.h"
 #include "train/prefetch.h"
-#include "train/ratio_control.h"
 #include "train/resume_point.h"
 #include "train/run_costs.h"
 #include "train/run_folder.h"
 #include "train/skipped_files.h"
+#include "train/step_totals.h"
+#include "train/stepper.h"
+#include "train/stopwatch.h"
 #include "train/task.h"
+#include "train/tensor_lines.h"
 
 namespace dgc::train {
 namespace {
 
-constexpr auto kLastStep = std::numeric_limits<std::int64_t>::max();
-
-class Stopwatch {
- public:
-  /// Seconds since the last call, or since construction.
-  double lap() {
-    const auto now = std::chrono::steady_clock::now();
-    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
-};
-
-/// An even share of the cores for each of the workers of this machine.
-int threads_of_worker(Group& group, std::int64_t asked) {
-  int here = 0;
-  for (const std::string& host : gathered(group, group.host())) here += host == group.host();
-  if (asked > 0) return static_cast<int>(asked);
-  return std::max(1, ::get_nprocs() / std::max(1, here));
-}
-
-std::string hash_of(const torch::nn::Module& model) {
-  std::uint64_t hash = 0;
-  for (const auto& p : model.parameters()) {
-    const torch::Tensor values = p.detach().contiguous();
-    hash = XXH64(values.data_ptr(), values.nbytes(), hash);
-  }
-  return fmt::format("{:016x}", hash);
-}
-
 template <typename Whole>
 double real(Whole number) {
   return static_cast<double>(number);
-}
-
-void add(Sent& sent, const StepStats& stats) {
-  ++sent.steps;
-  sent.message_bytes += stats.message_bytes;
-  sent.bytes_up += stats.bytes_up;
-  sent.bytes_down += stats.bytes_down;
-  sent.dense_bytes += stats.message_ratio * real(stats.message_bytes);
-  sent.ring_bytes += stats.traffic_ratio * real(stats.bytes_down);
-}
-
-void add(Times& times, const StepStats& stats) {
-  times.waiting += stats.waiting;
-  times.apply += stats.apply;
-  times.compress += stats.compress + stats.encode;
-  times.exchange += stats.exchange;
 }
 
 class Trainer {
@@ -106,50 +60,54 @@ class Trainer {
     steps_ = settings_.steps > 0 ? static_cast<std::uint64_t>(settings_.steps)
                                  : steps_in(settings_.epochs);
     epochs_ = real(steps_) / real(steps_per_epoch_);
-    OptimizerChoice choice =
-        choose_optimizer(settings_, request.mode, task_->model(),
-                         {group.size(), steps_, static_cast<std::int64_t>(steps_per_epoch_)});
+    StepperChoice choice =
+        make_stepper(settings_, request.mode,
+                     {.group = group,
+                      .model = task_->model(),
+                      .steps = steps_,
+                      .steps_per_epoch = static_cast<std::int64_t>(steps_per_epoch_),
+                      .folder = request.folder,
+                      .resumes = request.resume});
     reason_ = std::move(choice.reason);
-    SgdOptions& options = choice.options;
-    chooses_ =
-        (options.algorithm() == Algorithm::automatic || choice.controlled) && group.size() > 1;
-    if (chooses_ && request.resume) options.exchange.costs = kept_costs(group, request.folder);
-    sgd_ = std::make_unique<Sgd>(group, task_->model(), options);
+    chooses_ = choice.chooses;
+    stepper_ = std::move(choice.stepper);
     // Dropout differs between workers, and the same run has the same dropout.
     torch::manual_seed(static_cast<std::uint64_t>(settings_.seed) * 1'000'003u +
                        static_cast<std::uint64_t>(group.rank()) + 1);
-    if (choice.controlled) {
-      control_.emplace(*sgd_, request.folder, sgd_->options().schedule().ratio_at(kLastStep),
-                       steps_);
-    }
-    final_ratio_ = sgd_->options().schedule().ratio_at(kLastStep);
-    warmup_steps_ = static_cast<std::uint64_t>(sgd_->options().schedule().warmup_steps());
+    final_ratio_ = stepper_->final_ratio();
+    // What a dense ring would bring down in each step.
+    const double peers = group.size() - 1;
+    ring_bytes_ = 8.0 * real(stepper_->report().parameters) * peers / group.size();
   }
 
   /// The others would wait for this rank until their deadline, and not know why.
-  void give_up(const Error& cause) noexcept { sgd_->abandon(cause); }
+  void give_up(const Error& cause) noexcept { stepper_->abandon(cause); }
 
   TrainedMode run() {
     if (first_) std::filesystem::create_directories(request_.folder);
+    if (first_) keep_vocabulary(request_.folder.parent_path(), task_->vocabulary());
     if (request_.resume) resume();
-    if (chooses_) keep_costs(group_, request_.folder, sgd_->costs());
-    if (first_) log_.emplace(request_.folder / kMetricsFile, sgd_->steps());
+    if (chooses_) keep_costs(group_, request_.folder, stepper_->costs());
+    if (first_) log_.emplace(request_.folder / kMetricsFile, stepper_->steps());
     announce();
     bool stopped = false;
     bool did_steps = false;
     {
       Prefetcher batches(*task_, cursor_, static_cast<int>(settings_.loaders));
       clock_.lap();
-      while (sgd_->steps() < steps_ && !stopped) {
+      while (stepper_->steps() < steps_ && !stopped) {
         step(batches.next());
         did_steps = true;
-        const bool epoch_ended = cursor_.position == 0;
-        const bool last = sgd_->steps() == steps_;
-        if (epoch_ended || last) evaluate();
-        stopped = sgd_->stop_requested() && !last;
+        const bool last = stepper_->steps() == steps_;
+        note_what_is_due(last);
+        if (!stepper_->together()) continue;
+        if (due_.line) log_step();
+        if (due_.evaluation) evaluate();
+        stopped = stepper_->stop_requested() && !last;
         // A run that is shorter than the interval of comparisons has its comparison here.
-        if (last || stopped) sgd_->check_parameters();
-        if (epoch_ended || last || stopped || every(settings_.checkpoint_every)) save();
+        if (last || stopped) stepper_->check_parameters();
+        if (due_.checkpoint || stopped) save();
+        due_ = {};
       }
     }
     // Before anything else can go wrong: a continuation that has no step to do could not tell.
@@ -171,12 +129,15 @@ class Trainer {
 
   /// Ranks that have other data would evaluate at other steps, and wait for each other.
   void compare_data() {
-    require_same(group_, fmt::format("{} examples", task_->positions()),
+    const std::string words = task_->vocabulary();
+    require_same(group_,
+                 fmt::format("{} examples, vocabulary {:016x}", task_->positions(),
+                             XXH64(words.data(), words.size(), 0)),
                  "give all workers the same data");
   }
 
   void announce() {
-    const SgdReport report = sgd_->report();
+    const SgdReport report = stepper_->report();
     for (const std::string& fact : task_->facts()) console_.say(fact);
     if (sends_all(request_.mode)) {
       console_.say(
@@ -185,17 +146,25 @@ class Trainer {
       console_.say(fmt::format("[{}] {} of {} parameters sparse, overlap {}", request_.mode,
                                report.sparse_parameters, report.parameters, report.overlap));
     }
+    if (is_local(request_.mode)) {
+      console_.say(fmt::format("[{}] {} local steps of {} between two exchanges", request_.mode,
+                               settings_.local_steps, settings_.inner));
+    }
     if (!reason_.empty()) console_.say(fmt::format("[{}] {}", request_.mode, reason_));
-    if (chooses_) console_.say("[" + request_.mode + "] auto by " + costs_text(sgd_->costs()));
+    if (chooses_) console_.say("[" + request_.mode + "] auto by " + costs_text(stepper_->costs()));
   }
 
   double epoch() const {
     return real(cursor_.epoch) + real(cursor_.position) / real(task_->positions());
   }
 
+  double steps_of_exchange() const {
+    return is_local(request_.mode) ? real(settings_.local_steps) : 1.0;
+  }
+
   /// Whether the step that was done is one of each so many.
   bool every(std::int64_t steps) const {
-    return steps > 0 && sgd_->steps() % static_cast<std::uint64_t>(steps) == 0;
+    return steps > 0 && stepper_->steps() % static_cast<std::uint64_t>(steps) == 0;
   }
 
   // A step.
@@ -205,36 +174,42 @@ class Trainer {
     times.data += clock_.lap();
     if (item.draw.first == 0) task_->begin_epoch();
     const double factor = schedule_.factor(epoch(), epochs_, settings_.lr_warmup);
-    for (auto& g : sgd_->param_groups()) g.options().set_lr(settings_.lr * factor);
-    sgd_->zero_grad();
+    lr_ = settings_.lr * factor;
+    stepper_->set_lr(lr_);
+    stepper_->zero_grad();
     if (item.batch.examples > 0) {
       torch::Tensor loss = task_->loss(item.batch);
       since_.loss += loss.item<double>() * item.batch.weight;
-      if (item.batch.weight != 1.0) loss = loss * item.batch.weight;
+      // Between exchanges a worker has its own examples alone, however many the others have.
+      if (item.batch.weight != 1.0 && !is_local(request_.mode)) loss = loss * item.batch.weight;
       loss.backward();
     }
     const double computed = clock_.lap();
     times.compute += computed;
-    if (request_.stop != nullptr && *request_.stop != 0) sgd_->request_stop();
-    sgd_->step();
+    if (request_.stop != nullptr && *request_.stop != 0) stepper_->request_stop();
+    stepper_->step(item.batch.examples > 0);
     cursor_.next(*task_);
-
-    const StepStats& stats = sgd_->stats();
-    add(times, stats);
-    times.other += clock_.lap() - stats.waiting - stats.apply;
-    add(totals_.all, stats);
-    if (stats.step >= warmup_steps_) add(totals_.steady, stats);
+    count_step(totals_, *stepper_, ring_bytes_, clock_.lap());
     ++since_.steps;
     since_.read += item.batch.examples;
     since_.examples += task_->examples_in(item.draw.count);
     unread_ += item.draw.count;
-    if (cursor_.position == 0 || sgd_->steps() == steps_ || every(settings_.log_every)) log_step();
-    if (control_) {
-      if (const std::string line = control_->after_step(computed); !line.empty()) {
-        console_.say(fmt::format("[{}] {}", request_.mode, line));
-      }
+    if (const std::string line = stepper_->after_step(computed); !line.empty()) {
+      console_.say(fmt::format("[{}] {}", request_.mode, line));
     }
     times.other += clock_.lap();
+  }
+
+  /// At the end of the run all workers have to have the same parameters, wherever their round is.
+  void note_what_is_due(bool last) {
+    const bool epoch_ended = cursor_.position == 0;
+    due_.line |= epoch_ended || last || every(settings_.log_every);
+    due_.evaluation |= epoch_ended || last || every(settings_.evaluate_every);
+    due_.checkpoint |= epoch_ended || last || every(settings_.checkpoint_every);
+    if (!last || stepper_->together()) return;
+    clock_.lap();
+    stepper_->come_together();
+    count_exchange(totals_, *stepper_, clock_.lap());
   }
 
   /// Of the steps since the last line.
@@ -250,43 +225,45 @@ class Trainer {
     if (first_) log_->write(step_line_now(loss, rate));
     console_.progress(
         {.mode = request_.mode,
-         .step = sgd_->steps(),
+         .step = stepper_->steps(),
          .steps = steps_,
          .epoch = epoch(),
          .epochs = epochs_,
          .examples_per_second = rate,
-         .seconds_left = now.training() / real(totals_.all.steps) * real(steps_ - sgd_->steps()),
+         .seconds_left =
+             now.training() / real(totals_.all.steps) * real(steps_ - stepper_->steps()),
          .loss = loss,
          .metric = metric_text(),
-         .bytes_per_step = real(sgd_->stats().bytes_up),
-         .message_ratio = sgd_->stats().message_ratio,
+         .bytes_per_step = real(stepper_->stats().bytes_up) / steps_of_exchange(),
+         .message_ratio = stepper_->stats().message_ratio,
          .waiting_share = seconds > 0.0 ? (now.waiting - since_.before.waiting) / seconds : 0.0});
     since_ = {.before = now};
+    totals_.times.other += clock_.lap();
   }
 
   void check_progress(double loss) {
     // A file may be damaged; that a whole batch is means that there are no data any more.
     if (unread_ >= task_->positions_of_step()) {
       skipped_.add(group_, task_->problems().take(), console_);
-      throw Error(ErrorCode::io, "train", fmt::format("step {}", sgd_->steps()),
+      throw Error(ErrorCode::io, "train", fmt::format("step {}", stepper_->steps()),
                   "none of the last examples could be read",
                   "are the data still there? The last checkpoint is good: --resume");
     }
     if (!std::isfinite(loss)) {
-      throw Error(ErrorCode::nonfinite_gradient, "train", fmt::format("step {}", sgd_->steps()),
+      throw Error(ErrorCode::nonfinite_gradient, "train", fmt::format("step {}", stepper_->steps()),
                   fmt::format("the loss is {}", loss), "try a lower --lr or --lr-warmup");
     }
   }
 
   StepLine step_line_now(double loss, double rate) const {
-    const StepStats& stats = sgd_->stats();
+    const StepStats& stats = stepper_->stats();
     const Times& now = totals_.times;
     const Times& before = since_.before;
-    return {.step = real(sgd_->steps()),
+    return {.step = real(stepper_->steps()),
             .epoch = epoch(),
             .seconds = now.training(),
             .loss = loss,
-            .lr = sgd_->param_groups()[0].options().get_lr(),
+            .lr = lr_,
             .ratio = stats.ratio,
             // A step with ratio 1 sends everything, also the entries that are zero.
             .achieved_ratio = stats.ratio < 1.0 ? stats.achieved_ratio : 1.0,
@@ -325,7 +302,7 @@ class Trainer {
     {
       const Patience patience(group_);
       // Statistics of batch normalisation are each worker's own until now.
-      sgd_->sync_buffers();
+      stepper_->sync_buffers();
     }
     valid_ = scores_of(Split::valid);
     schedule_.evaluated(valid_->loss);
@@ -336,7 +313,7 @@ class Trainer {
     skipped_.add(group_, task_->problems().take(), console_);
     totals_.times.evaluate += clock_.lap();
     if (!first_) return;
-    log_->write(EvaluationLine{.step = real(sgd_->steps()),
+    log_->write(EvaluationLine{.step = real(stepper_->steps()),
                                .epoch = epoch(),
                                .seconds = totals_.times.training(),
                                .bytes_up = real(totals_.all.bytes_up),
@@ -346,7 +323,7 @@ class Trainer {
                                .metrics = valid_->metrics});
     console_.say(
         fmt::format("[{}] epoch {:.4g}/{:.4g}  step {}  {:.1f} s  loss {:.4f}  {}  sent {:.2f} MB",
-                    request_.mode, epoch(), epochs_, sgd_->steps(), totals_.times.training(),
+                    request_.mode, epoch(), epochs_, stepper_->steps(), totals_.times.training(),
                     valid_->loss, metric_text(), real(totals_.all.bytes_up) / 1e6));
   }
 
@@ -365,24 +342,25 @@ class Trainer {
     const ResumePoint here{.epoch = cursor_.epoch,
                            .position = cursor_.position,
                            .positions = task_->positions(),
+                           .done = stepper_->steps(),
                            .steps = steps_,
                            .skipped_files = skipped_.all(),
                            .lr = schedule_.state(),
                            .totals = totals_,
                            .best_metric = best_,
                            .validation = valid_};
-    save_checkpoint(request_.folder / kCheckpoints, *sgd_, here.text(),
-                    static_cast<int>(settings_.keep), task_->carried());
+    stepper_->save(request_.folder / kCheckpoints, here.text(), static_cast<int>(settings_.keep),
+                   task_->carried());
     totals_.times.checkpoint += clock_.lap();
   }
 
   void resume() {
     const Patience patience(group_);
-    const auto checkpoint = load_checkpoint(request_.folder / kCheckpoints, *sgd_);
+    const auto checkpoint = stepper_->load(request_.folder / kCheckpoints);
     if (!checkpoint) return;
-    if (control_) control_->resume();
     const ResumePoint point = ResumePoint::from(checkpoint->user);
     cursor_ = {point.epoch, point.position};
+    stepper_->continue_at(point.done);
     // Text has other rows with another number of workers: the nearest place in it.
     if (point.positions != task_->positions()) {
       cursor_.position = cursor_.position * task_->positions() / point.positions;
@@ -391,7 +369,7 @@ class Trainer {
     if (checkpoint->workers == group_.size()) {
       steps_ = point.steps;
     } else if (settings_.steps == 0) {
-      steps_ = checkpoint->step + steps_in(std::max(0.0, settings_.epochs - epoch()));
+      steps_ = stepper_->steps() + steps_in(std::max(0.0, settings_.epochs - epoch()));
     }
     skipped_.set(point.skipped_files);
     schedule_.set_state(point.lr);
@@ -400,32 +378,20 @@ class Trainer {
     best_ = point.best_metric;
     valid_ = point.validation;
     task_->carry(checkpoint->mine);
-    console_.say(
-        fmt::format("[{}] continues after step {} of {}", request_.mode, checkpoint->step, steps_));
+    console_.say(fmt::format("[{}] continues after step {} of {}", request_.mode, stepper_->steps(),
+                             steps_));
   }
 
   // Results.
 
   void write_tensors() const {
-    nlohmann::ordered_json all = nlohmann::ordered_json::array();
-    for (const auto& tensor : sgd_->report().tensors) {
-      // The optimizer says what could be sparse; these modes select nothing.
-      const bool whole = sends_all(request_.mode) && tensor.mode == "sparse";
-      all.push_back(to_json(TensorLine{.name = tensor.name,
-                                       .shape = tensor.shape,
-                                       .elements = real(tensor.elements),
-                                       .mode = whole ? "dense" : tensor.mode,
-                                       .why = whole ? "the mode sends everything" : tensor.why,
-                                       .k = real(tensor.k),
-                                       .bytes = real(tensor.bytes)}));
-    }
-    write_json(request_.folder / kTensorsFile, all);
+    write_json(request_.folder / kTensorsFile, tensor_lines(stepper_->report(), request_.mode));
   }
 
   RunFacts facts() const {
     const MetricInfo info = task_->metric();
     return {.model = settings_.model,
-            .parameters = real(sgd_->report().parameters),
+            .parameters = real(stepper_->report().parameters),
             .workers = real(group_.size()),
             .engine = std::string(group_.engine()),
             .threads_per_worker = real(threads_),
@@ -434,7 +400,9 @@ class Trainer {
             .metric_name = info.name,
             .metric_unit = info.unit,
             .higher_is_better = info.higher_is_better,
-            .steps_per_epoch = real(steps_per_epoch_)};
+            .steps_per_epoch = real(steps_per_epoch_),
+            .examples_per_step = real(task_->examples_in(task_->positions_of_step())),
+            .example_name = task_->example_name()};
   }
 
   Result result(bool stopped) const {
@@ -448,12 +416,12 @@ class Trainer {
     if (valid_) result.validation_metric = valid_->metrics[0].second;
     if (best_) result.best_metric = *best_;
     result.epochs = epoch();
-    result.steps = real(sgd_->steps());
+    result.steps = real(stepper_->steps());
     result.set_totals(totals_);
     result.final_ratio = final_ratio_;
     result.skipped_files = real(skipped_.all().size());
     result.parameters_hash = hash_of(task_->model());
-    if (chooses_) result.costs = costs_text(sgd_->costs());
+    if (chooses_) result.costs = costs_text(stepper_->costs());
     result.finished = !stopped;
     return result;
   }
@@ -466,14 +434,14 @@ class Trainer {
   const int threads_;
   LrSchedule schedule_;
   std::unique_ptr<Task> task_;
-  std::unique_ptr<Sgd> sgd_;
+  std::unique_ptr<Stepper> stepper_;
   std::uint64_t steps_per_epoch_ = 0, steps_ = 0;
   double epochs_ = 0.0;
   bool chooses_ = false;  // by costs: the algorithm is auto
   std::string reason_;    // of what the settings left open
   double final_ratio_ = 1.0;
-  std::uint64_t warmup_steps_ = 0;
-  std::optional<RatioControl> control_;  // with --ratio auto
+  double ring_bytes_ = 0.0;  // of a step
+  double lr_ = 0.0;          // of the last step
 
   Cursor cursor_;
   Stopwatch clock_;
@@ -483,6 +451,11 @@ class Trainer {
   std::optional<Scores> valid_, test_;
   std::optional<double> best_;
   std::optional<MetricsLog> log_;
+
+  /// What has to be done where all workers have the same parameters next.
+  struct Due {
+    bool line = false, evaluation = false, checkpoint = false;
+  } due_;
 
   struct SinceLastLine {
     Times before;  // totals at that line

@@ -15,6 +15,7 @@
 #include "train/metrics_log.h"
 #include "train/recipe.h"
 #include "train/record.h"
+#include "train/relevant.h"
 #include "train/resume_point.h"
 #include "train/run_costs.h"
 #include "train/run_folder.h"
@@ -85,8 +86,8 @@ TEST(TrainSettings, MistakesAreNamed) {
   };
   expect({{"epoch", 3}}, {"epoch", "did you mean 'epochs'"});
   expect({{"recipe", "synthetic"}, {"model", "resnet9"}}, {"did you mean 'resnet8'?"});
-  expect({{"recipe", "synthetic"}, {"model", "gpt2"}}, {"'gpt2'", "it has cnn, resnet8"});
-  EXPECT_EQ(error_of({{"recipe", "synthetic"}, {"model", "gpt2"}}).find("did you mean"),
+  expect({{"recipe", "synthetic"}, {"model", "bert"}}, {"'bert'", "it has cnn, resnet8"});
+  EXPECT_EQ(error_of({{"recipe", "synthetic"}, {"model", "bert"}}).find("did you mean"),
             std::string::npos);
   expect({{"epochs", "three"}}, {"epochs", "a number"});
   expect({{"batch", 1.5}}, {"batch", "whole number"});
@@ -102,6 +103,38 @@ TEST(TrainSettings, MistakesAreNamed) {
   expect({{"dropout", 0.1}}, {"dropout", "means nothing"});
   expect({{"model", "vgg16"}}, {"vgg16", "cnn"});
   expect({{"lr-schedule", "step:0.1"}}, {"step:0.1", "plateau:4"});
+}
+
+TEST(TrainSettings, ModesAndOptimizersHaveSettingsOfTheirOwn) {
+  const auto has = [](const json& given, const char* name) {
+    return relevant(resolve(given)).contains(name);
+  };
+  const json gpt = {{"recipe", "gpt"}};
+  for (const char* name : {"local-steps", "outer-lr", "residual-decay", "mean", "inner", "heads",
+                           "context", "corpus", "weight-decay", "clip-norm"}) {
+    EXPECT_TRUE(has(gpt, name)) << name;
+  }
+  for (const char* name : {"momentum", "nesterov", "masking", "warmup", "warmup-epochs", "budget",
+                           "momentum-correction", "bptt", "dropout", "tied", "image-size"}) {
+    EXPECT_FALSE(has(gpt, name)) << name;
+  }
+  for (const char* name : {"local-steps", "outer-lr", "residual-decay", "mean"}) {
+    EXPECT_FALSE(has({{"recipe", "gpt"}, {"mode", "dense"}}, name)) << name;
+    EXPECT_FALSE(has({{"recipe", "fashion"}}, name)) << name;
+    EXPECT_TRUE(has({{"recipe", "fashion"}, {"mode", "dgc,dgc-local"}}, name)) << name;
+  }
+  EXPECT_FALSE(has({{"recipe", "gpt"}, {"mode", "diloco"}}, "residual-decay"));
+  EXPECT_TRUE(has({{"recipe", "fashion"}}, "masking"));
+  EXPECT_TRUE(has({{"recipe", "gpt"}, {"inner", "sgd"}}, "momentum"));
+}
+
+TEST(TrainSettings, DataFollowTheCorpus) {
+  EXPECT_EQ(data_of(resolve({{"recipe", "gpt"}})), "linux-doc");
+  EXPECT_EQ(data_of(resolve({{"recipe", "gpt"}, {"preset", "small"}})), "bible");
+  EXPECT_EQ(data_of(resolve({{"recipe", "gpt"}, {"train", "a.txt"}})), "");
+  EXPECT_EQ(data_of(resolve({{"recipe", "synthetic"}, {"model", "gpt2"}})), "");
+  EXPECT_EQ(data_of(resolve({{"recipe", "text"}})), "bible");
+  EXPECT_EQ(data_of(resolve({{"recipe", "fashion"}})), "fashion-mnist");
 }
 
 TEST(TrainSettings, FlagsAndFilesAreReadAlike) {

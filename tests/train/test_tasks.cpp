@@ -1,13 +1,17 @@
 // What each worker sees of the data, and what models make of it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "models/catalogue.h"
+#include "support/torch_ranks.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
 #include "train/recipe.h"
+#include "train/stepper.h"
 #include "train/task.h"
 
 namespace dgc::test {
@@ -19,6 +23,9 @@ Settings synthetic(const std::string& model, nlohmann::json more = {}) {
   nlohmann::json given = {
       {"recipe", "synthetic"}, {"model", model}, {"examples", 37}, {"batch", 8}};
   if (model == "lstm") given.update({{"hidden", 8}, {"dropout", 0.0}, {"bptt", 3}});
+  if (model == "gpt-1m") {
+    given.update({{"hidden", 8}, {"layers", 1}, {"heads", 2}, {"context", 4}, {"vocabulary", 50}});
+  }
   if (model == "deepspeech") given.update({{"hidden", 8}, {"layers", 1}, {"channels", 2}});
   if (!more.is_null()) given.update(more);
   return resolve(given);
@@ -139,6 +146,58 @@ TEST(TrainText, StateIsCarried) {
   EXPECT_NE(task->loss(task->batch({0, 3, 3})).item<double>(), next);
 }
 
+TEST(TrainGpt, ModelsAreAsListed) {
+  for (const models::Model& listed : models::catalogue()) {
+    if (family_of(listed.name) != Family::transformer) continue;
+    const auto task = make_task(
+        resolve({{"recipe", "synthetic"}, {"model", listed.name}, {"examples", 2}, {"batch", 1}}),
+        {0, 1});
+    std::uint64_t parameters = 0;
+    std::uint64_t one_dimensional = 0;
+    int tensors = 0;
+    for (const torch::Tensor& p : task->model().parameters()) {
+      parameters += static_cast<std::uint64_t>(p.numel());
+      if (p.dim() == 1) one_dimensional += static_cast<std::uint64_t>(p.numel());
+      tensors += p.dim() > 1;
+    }
+    EXPECT_EQ(parameters, listed.parameters) << listed.name;
+    EXPECT_EQ(one_dimensional, listed.one_dimensional) << listed.name;
+    EXPECT_EQ(tensors, listed.tensors) << listed.name;
+  }
+}
+
+TEST(TrainGpt, EveryWindowOnceAndForOneWorkerAlone) {
+  const Settings settings = synthetic("gpt-1m");  // 37 windows, 8 a step
+  std::multiset<std::vector<std::int64_t>> seen;
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto task = make_task(settings, {rank, 4});
+    EXPECT_EQ(task->positions(), 32) << "what does not fill a step is left out";
+    EXPECT_EQ(task->examples_in(task->positions_of_step()), 8 * 4);
+    for (std::int64_t first = 0; first < 32; first += 8) {
+      const Batch batch = task->batch({2, first, 8});
+      ASSERT_EQ(batch.input.sizes(), (std::vector<std::int64_t>{2, 4}));
+      EXPECT_EQ(batch.weight, 1.0);
+      EXPECT_TRUE(torch::equal(batch.input.slice(1, 1), batch.target.slice(1, 0, 3)));
+      for (std::int64_t row = 0; row < 2; ++row) {
+        const auto* begin = batch.input[row].data_ptr<std::int64_t>();
+        seen.emplace(begin, begin + 4);
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 32u);
+  for (const auto& window : seen) EXPECT_EQ(seen.count(window), 1u) << "another worker has it too";
+}
+
+TEST(TrainGpt, BitsPerByteCountBytes) {
+  const auto task = make_task(synthetic("gpt-1m"), {0, 1});
+  // 3 nats for each of 4 tokens, which stand for 10 bytes.
+  const std::vector<double> sums = {12.0, 4.0, 10.0};
+  const Scores scores = task->scores(sums);
+  EXPECT_DOUBLE_EQ(scores.loss, 3.0);
+  EXPECT_DOUBLE_EQ(scores.metrics[0].second, 12.0 / std::log(2.0) / 10.0);
+  EXPECT_DOUBLE_EQ(scores.metrics[1].second, std::exp(3.0));
+}
+
 TEST(TrainSpeech, BatchesAreOfAboutOneLengthAndPaddedWithZeros) {
   const auto task = make_task(synthetic("deepspeech"), {0, 1});
   std::int64_t seen = 0;
@@ -154,7 +213,7 @@ TEST(TrainSpeech, BatchesAreOfAboutOneLengthAndPaddedWithZeros) {
 
 TEST(TrainTask, EvaluationsAddUpForAnyNumberOfWorkers) {
   torch::set_num_threads(1);
-  for (const char* model : {"cnn", "lstm", "deepspeech"}) {
+  for (const char* model : {"cnn", "lstm", "gpt-1m", "deepspeech"}) {
     std::vector<Scores> scores;
     for (const int workers : {1, 3}) {
       std::vector<double> sums;
@@ -203,6 +262,157 @@ TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
   EXPECT_EQ(bare.clip_norm(), 0.0);
   EXPECT_FALSE(bare.masking());
   EXPECT_EQ(bare.momentum_correction(), MomentumCorrection::local);
+}
+
+TEST(TrainInner, AdamWDecaysMatricesOnly) {
+  const torch::nn::Linear model(30, 20);
+  const Settings settings = resolve({{"recipe", "gpt"}, {"lr", 0.25}});
+  const auto inner = make_inner(settings, *model);
+  ASSERT_EQ(inner->param_groups().size(), 2u);
+  for (auto& group : inner->param_groups()) {
+    const auto& options = static_cast<const torch::optim::AdamWOptions&>(group.options());
+    EXPECT_EQ(options.lr(), 0.25);
+    EXPECT_EQ(options.betas(), std::tuple(0.9, 0.95));
+    EXPECT_EQ(options.weight_decay(), group.params()[0].dim() > 1 ? 0.1 : 0.0);
+  }
+  EXPECT_EQ(inner->param_groups()[0].params().size() + inner->param_groups()[1].params().size(),
+            2u);
+  const auto sgd = make_inner(resolve({{"recipe", "fashion"}, {"nesterov", true}}), *model);
+  const auto& options =
+      static_cast<const torch::optim::SGDOptions&>(sgd->param_groups()[0].options());
+  EXPECT_EQ(options.momentum(), 0.9);
+  EXPECT_TRUE(options.nesterov());
+}
+
+TEST(TrainInner, TiedParametersCountOnce) {
+  const auto task = make_task(synthetic("lstm"), {0, 1});
+  std::set<const void*> seen;
+  std::size_t count = 0;
+  const auto inner = make_inner(resolve({{"recipe", "gpt"}}), task->model());
+  for (auto& group : inner->param_groups()) {
+    for (const auto& p : group.params()) {
+      seen.insert(p.unsafeGetTensorImpl());
+      ++count;
+    }
+  }
+  EXPECT_EQ(seen.size(), count);
+}
+
+TEST(TrainLocal, OptionsAreWhatTheModesAreCalled) {
+  const Settings settings = resolve({{"recipe", "gpt"}, {"mode", "diloco,dgc-local"}});
+  const LocalStepsOptions diloco = local_options(settings, "diloco");
+  EXPECT_EQ(diloco.local_steps(), 15);
+  EXPECT_EQ(diloco.outer_lr(), 0.7);
+  EXPECT_EQ(diloco.outer_momentum(), 0.9);
+  EXPECT_EQ(diloco.schedule().ratio_at(0), 1.0);
+  const LocalStepsOptions ours = local_options(settings, "dgc-local");
+  EXPECT_EQ(ours.local_steps(), 15);
+  EXPECT_EQ(ours.outer_lr(), 1.0);
+  EXPECT_EQ(ours.outer_momentum(), 0.0);
+  EXPECT_EQ(ours.schedule().ratio_at(0), 1.0 / 64);
+  EXPECT_EQ(ours.values(), ValueType::table2);
+  EXPECT_EQ(ours.dense_values(), ValueType::int8);
+  EXPECT_EQ(ours.residual_decay(), 0.95f);
+  EXPECT_EQ(ours.algorithm(), Algorithm::allgather);
+  const Settings given = resolve({{"recipe", "gpt"},
+                                  {"mode", "dgc-local"},
+                                  {"outer-lr", "0.5"},
+                                  {"residual-decay", "1"},
+                                  {"ratio", "0.25"},
+                                  {"values", "fp16"},
+                                  {"dense-values", "fp32"},
+                                  {"mean", "senders"}});
+  const LocalStepsOptions other = local_options(given, "dgc-local");
+  EXPECT_EQ(other.outer_lr(), 0.5);
+  EXPECT_EQ(other.residual_decay(), 1.0f);
+  EXPECT_EQ(other.schedule().ratio_at(0), 0.25);
+  EXPECT_EQ(other.values(), ValueType::fp16);
+  EXPECT_EQ(other.dense_values(), ValueType::fp32);
+  EXPECT_EQ(other.exchange.mean, Mean::senders);
+}
+
+/// Parameters after some steps, and the norm that the first of them had.
+std::vector<torch::Tensor> trained(Group& group, const Settings& settings, const char* mode) {
+  const auto task = make_task(settings, {group.rank(), group.size()});
+  const auto stepper =
+      make_stepper(settings, mode, {.group = group, .model = task->model()}).stepper;
+  Cursor cursor;
+  for (int i = 0; i < 6; ++i) {
+    stepper->set_lr(settings.lr / (1 + i));
+    stepper->zero_grad();
+    const std::int64_t count = task->positions_of_step();
+    task->loss(task->batch({cursor.epoch, cursor.position, count})).backward();
+    stepper->step(true);
+    cursor.next(*task);
+  }
+  EXPECT_EQ(stepper->steps(), 6u);
+  stepper->check_parameters();
+  return copies_of(task->model().parameters());
+}
+
+TEST(TrainStepper, AveragedAdamWIsAdamWOnTheWholeBatch) {
+  for (const double clip : {0.0, 0.05}) {
+    const Settings settings =
+        synthetic("gpt-1m", {{"lr", 0.01}, {"clip-norm", clip}, {"mode", "dense"}});
+    Tensors alone;
+    Tensors together;
+    run_workers(1, [&](Group& group) { alone = trained(group, settings, "dense"); });
+    run_workers(4, [&](Group& group) {
+      const Tensors mine = trained(group, settings, "dense");
+      if (group.rank() == 3) together = mine;
+    });
+    // Adam divides by the root of the square of what rounding may have changed.
+    EXPECT_LT(relative_difference(together, alone), 1e-3);
+    Tensors other;
+    run_workers(4, [&](Group& group) {
+      const Tensors mine = trained(group, settings, "dense-fp16");
+      if (group.rank() == 0) other = mine;
+    });
+    EXPECT_FALSE(identical(other, together));
+    EXPECT_LT(relative_difference(other, alone), 0.05);
+  }
+}
+
+TEST(TrainStepper, RoundsOfWholeChangesAverageParameters) {
+  // At ratio 1 in fp32, without decay, rounds of dgc-local are those of plain averaging.
+  const nlohmann::json given = {
+      {"mode", "dgc-local"},   {"ratio", "1"},     {"values", "fp32"}, {"dense-values", "fp32"},
+      {"residual-decay", "1"}, {"local-steps", 3}, {"lr", 0.01}};
+  const Settings settings = synthetic("gpt-1m", given);
+  std::vector<Tensors> of_rank(2);
+  run_workers(2, [&](Group& group) {
+    of_rank[static_cast<std::size_t>(group.rank())] = trained(group, settings, "dgc-local");
+  });
+  EXPECT_TRUE(identical(of_rank[0], of_rank[1]));
+  // By hand.
+  std::vector<std::unique_ptr<Task>> tasks;
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> inners;
+  for (int rank = 0; rank < 2; ++rank) {
+    tasks.push_back(make_task(settings, {rank, 2}));
+    inners.push_back(make_inner(settings, tasks.back()->model()));
+  }
+  Cursor cursor;
+  for (int i = 0; i < 6; ++i) {
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      for (auto& g : inners[rank]->param_groups()) g.options().set_lr(settings.lr / (1 + i));
+      for (auto& p : tasks[rank]->model().parameters()) p.mutable_grad().reset();
+      const std::int64_t count = tasks[rank]->positions_of_step();
+      tasks[rank]->loss(tasks[rank]->batch({cursor.epoch, cursor.position, count})).backward();
+      torch::nn::utils::clip_grad_norm_(tasks[rank]->model().parameters(), 1.0);
+      inners[rank]->step();
+    }
+    cursor.next(*tasks[0]);
+    if (i % 3 != 2) continue;
+    const torch::NoGradGuard no_grad;
+    const auto a = tasks[0]->model().parameters();
+    const auto b = tasks[1]->model().parameters();
+    for (std::size_t p = 0; p < a.size(); ++p) {
+      const torch::Tensor mean = (a[p] + b[p]) / 2;
+      a[p].copy_(mean);
+      b[p].copy_(mean);
+    }
+  }
+  EXPECT_LT(relative_difference(of_rank[0], tasks[0]->model().parameters()), 1e-5);
 }
 
 TEST(TrainOptimizer, SaysWhatItChose) {

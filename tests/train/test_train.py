@@ -444,10 +444,10 @@ def files():
           hashes(HERE / "again") == hashes(folder), again.stderr)
     check("--quiet is quiet", again.stderr == "", again.stderr)
     check("config.json has the effective settings",
-          config["workers"] == 2 and config["lr"] == 0.01 and config["dense-values"] == "fp16")
+          config["workers"] == 2 and config["lr"] == 0.01 and config["values"] == "auto")
     listed = json.loads(run("train", "--list", "--json").stdout)
     check("--list has every recipe", [r["recipe"] for r in listed] ==
-          ["fashion", "text", "speech", "cifar10", "imagenet", "ptb", "an4", "librispeech", "synthetic"])
+          ["fashion", "text", "gpt", "speech", "cifar10", "imagenet", "ptb", "an4", "librispeech", "synthetic"])
     small = {"resnet8": [], "lstm": ["--hidden", "16", "--dropout", "0"],
              "deepspeech": ["--hidden", "16", "--layers", "1", "--channels", "4"]}
     done = run("train", "synthetic", "--model", "lstm", "--hidden", "16", "--steps", "3",
