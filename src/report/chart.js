@@ -30,6 +30,7 @@ function plain(value, digits = 4) {
 const UNITS = {
   bytes: [[1, "B"], [1e3, "kB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]],
   time: [[1, "s"], [60, "min"], [3600, "h"]],
+  count: [[1, ""], [1e3, "thousand"], [1e6, "million"], [1e9, "billion"]],
 };
 
 /** The unit in which `most` is written: [factor, name]. */

@@ -9,23 +9,28 @@
 
 #include "report/format.h"
 #include "train/run_folder.h"
+#include "train/settings.h"
 
 namespace dgc::report {
 namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
+/// Of a difference: bits per byte differ in the third.
+int digits_of(double metric) { return std::abs(metric) < 10.0 ? 3 : 2; }
+
 /// "+0.12", or nothing for the baseline itself.
 std::string difference_text(const Mode& mode, const Mode* other) {
   if (other == nullptr) return std::string(kNothing);
   const double difference = mode.result.metric - other->result.metric;
-  return std::isfinite(difference) ? fmt::format("{:+.2f}", difference) : std::string(kNothing);
+  if (!std::isfinite(difference)) return std::string(kNothing);
+  return fmt::format("{:+.{}f}", difference, digits_of(other->result.metric));
 }
 
 /// "0.12 points below dense", "level with dense".
-std::string difference_words(const Run& run, double difference) {
-  const std::string amount = fmt::format("{:.2f}", std::abs(difference));
-  if (amount == "0.00") return "level with dense";
+std::string difference_words(const Run& run, double difference, int digits) {
+  const std::string amount = fmt::format("{:.{}f}", std::abs(difference), digits);
+  if (amount.find_first_not_of("0.") == std::string::npos) return "level with dense";
   return fmt::format("{}{} {} dense{}", amount,
                      run.summary.facts.metric_unit == "%" ? " points" : "",
                      difference < 0.0 ? "below" : "above",
@@ -48,7 +53,8 @@ std::string ending(const Run& run, const Mode& mode, const Mode* dense) {
   if (dense == nullptr || !std::isfinite(dense->result.metric)) {
     return fmt::format("{} at {}", verb, value_of_metric(run, result.metric));
   }
-  const std::string words = difference_words(run, result.metric - dense->result.metric);
+  const std::string words =
+      difference_words(run, result.metric - dense->result.metric, digits_of(dense->result.metric));
   // Points speak for themselves; other differences need something to compare with.
   if (run.summary.facts.metric_unit == "%") return fmt::format("{} {}", verb, words);
   return fmt::format("{} at {}, {}", verb, value_of_metric(run, result.metric), words);
@@ -59,7 +65,10 @@ std::string sentence(const Run& run, const Mode& mode, const Mode* dense) {
   const std::string so_far = result.finished ? "" : "not finished: ";
   const std::string whole = ratio_text(result.message_ratio_total);
   std::string sizes;
-  if (std::isfinite(result.message_ratio)) {
+  if (train::is_local(mode.name) && std::isfinite(result.traffic_ratio_total)) {
+    sizes = fmt::format("received {} times fewer bytes than dense gradients in every step",
+                        ratio_text(result.traffic_ratio_total));
+  } else if (std::isfinite(result.message_ratio)) {
     sizes = fmt::format("sent {} times smaller messages than {}", ratio_text(result.message_ratio),
                         dense == nullptr ? "plain fp32 gradients" : "dense");
     if (std::isfinite(result.message_ratio_total) && whole != ratio_text(result.message_ratio)) {

@@ -8,9 +8,21 @@ const redraw = () => redraws.forEach((work) => work());
 
 const X_AXES = {
   epoch: { kind: "number", label: "epoch", zero: true },
+  examples: { kind: "count", label: data.examples, zero: true },
   bytes: { kind: "bytes", label: "sent by a worker", zero: true },
-  time: { kind: "time", label: "training time", zero: true },
+  received: { kind: "bytes", label: "received by a worker", zero: true },
+  time: { kind: "time", label: data.emulated ? `training time over an emulated ${data.emulated}` : "training time", zero: true },
+  link: { kind: "time", label: `time over ${data.link}, computed`, zero: true },
 };
+const ofBytes = (against) => against === "bytes" || against === "received";
+
+/** What loss and metric can be drawn against, as far as this run says it. */
+function againstChoices() {
+  const has = (axis) => data.series.some((series) => Object.values(series.curves).some((curve) => curve && curve[axis]));
+  return [["epoch", "epochs", true], ["examples", data.examples, data.examples], ["bytes", "bytes sent", true],
+    ["received", "bytes received", data.local], ["time", "time", true], ["link", `time over ${data.link}`, data.link]]
+    .filter(([axis, , wanted]) => wanted && (axis === "epoch" || axis === "bytes" || axis === "time" || has(axis)));
+}
 
 /** A row of choices, one of them taken: native radio buttons, so that keys work as everywhere. */
 let groups = 0;
@@ -71,10 +83,10 @@ function toolbar(parent) {
     redraw();
   });
   scale.hidden = true;
-  choices(right, "Loss and metric against", [["epoch", "epochs"], ["bytes", "bytes sent"], ["time", "time"]], "epoch",
+  choices(right, "Loss and metric against", againstChoices(), "epoch",
     (value) => {
       state.against = value;
-      scale.hidden = value !== "bytes";
+      scale.hidden = !ofBytes(value);
       redraw();
     });
 }
@@ -87,7 +99,7 @@ function chart(parent, title, wide, quantities, againstOf) {
   let chosen = there[0];
   const show = () => {
     const against = againstOf();
-    const log = against === "bytes" && state.bytesLog;
+    const log = ofBytes(against) && state.bytesLog;
     plot.show({
       x: { ...X_AXES[against], log }, y: chosen.y,
       lines: linesOf(against, chosen.curveOf, chosen.marks), empty: emptyText(chosen.curveOf),

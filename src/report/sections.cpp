@@ -62,6 +62,11 @@ std::string ratio_tile(double total, double steady, const char* label) {
     return fmt::format("<p class=\"value\">{}<span>× {}</span></p>", cell_text(ratio_text(ratio)),
                        of);
   };
+  // Where there is no warm-up they are one.
+  if (ratio_text(total) == ratio_text(steady)) {
+    return fmt::format("<div class=\"tile\">{}<p class=\"label\">{}</p></div>\n",
+                       value(total, "whole run"), label);
+  }
   return fmt::format("<div class=\"tile\">{}{}<p class=\"label\">{}</p></div>\n",
                      value(total, "whole run"), value(steady, "after warm-up"), label);
 }
@@ -70,7 +75,8 @@ std::string ratio_tile(double total, double steady, const char* label) {
 std::string tiles(const Run& run) {
   const Mode* shown = nullptr;
   for (const Mode& mode : run.modes) {
-    if (mode.name == "dgc" || (shown == nullptr && mode.name != "dense")) shown = &mode;
+    const bool ours = mode.name == "dgc" || mode.name == "dgc-local";
+    if (ours || (shown == nullptr && mode.name != "dense")) shown = &mode;
   }
   if (shown == nullptr) return {};
   const train::Result& result = shown->result;

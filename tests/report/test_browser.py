@@ -79,12 +79,13 @@ def curve_lines(mode: str, epochs: int, per_epoch: int, every: int, seed: int, t
 
 
 def make_run(folder: pathlib.Path, modes: list[str], epochs: int = 6, per_epoch: int = 469, every: int = 10, seed: int = 1,
-             tail: str = "", **config) -> pathlib.Path:
+             tail: str = "", facts: dict | None = None, **config) -> pathlib.Path:
     """Writes a run's folder; `tail` is how the names of the metrics end."""
     summary = {"dgc_version": "0.1.0", "recipe": "fashion", "model": "cnn", "parameters": PARAMETERS, "workers": 4, "seed": seed,
                "date": "2026-11-16T05:00:00Z", "machine": {"cpu": "AMD EPYC 7763", "cores": 2, "threads_per_worker": 1},
                "engine": "gloo", "metric_name": "top-1 accuracy", "metric_unit": "%", "higher_is_better": True,
                "steps_per_epoch": per_epoch, "finished": True, "modes": {}}
+    summary |= facts or {}
     for mode in modes:
         lines, summary["modes"][mode] = curve_lines(mode, epochs, per_epoch, every, seed, tail)
         (folder / mode).mkdir(parents=True)
@@ -114,6 +115,9 @@ class ReportInBrowser(unittest.TestCase):
         cls.addClassCleanup(temporary.cleanup)
         cls.folder = pathlib.Path(temporary.name)
         cls.one = cls.report(make_run(cls.folder / "fashion", ["dense", "dgc", "naive"], tail=" accuracy"))
+        cls.rounds = cls.report(make_run(cls.folder / "rounds", ["dense", "diloco", "dgc-local"],
+                                         facts={"examples_per_step": 1024, "example_name": "tokens"},
+                                         **{"link": "20Mbps,25ms", "local-steps": 15}))
         cls.several = cls.report(
             make_run(cls.folder / "a" / "seed1", ["dense", "dgc"], epochs=4),
             make_run(cls.folder / "b" / "seed1", ["dgc"], epochs=4, seed=2, ratio=0.01),
@@ -160,6 +164,22 @@ class ReportInBrowser(unittest.TestCase):
         paths = self.browser.run("[...document.querySelectorAll('.chart path')].map(p => p.getAttribute('d')).join(' ')")
         self.assertNotRegex(paths, "NaN|Infinity|undefined")
         self.assertEqual(self.browser.errors, [])
+
+    def test_local_steps(self) -> None:
+        """Loss against tokens, bytes received and the time over a link."""
+        self.open(self.rounds)
+        labels = "[...document.querySelectorAll('.toolbar .choices:not([hidden]) label')].map(l => l.textContent)"
+        self.assertEqual(self.browser.run(labels),
+                         ["epochs", "tokens", "bytes sent", "bytes received", "time", "time over 20 Mbps, 25 ms"])
+        texts = "[...document.querySelectorAll('.chart')].map(c => [...c.querySelectorAll('svg text')].map(t => t.textContent).join('|'))"
+        for against, label in (("examples", "tokens, million"), ("received", "received by a worker"),
+                               ("link", "time over 20 Mbps, 25 ms, computed")):
+            self.choose(against)
+            for title, series in self.drawn().items():
+                self.assertEqual(series, ["dense", "diloco", "dgc-local"], (against, title))
+            self.assertIn(label, self.browser.run(texts)[0])
+        self.open(self.one)
+        self.assertEqual(self.browser.run(labels), ["epochs", "bytes sent", "time"])
 
     def test_axes_have_units(self) -> None:
         self.open(self.one)
@@ -234,7 +254,7 @@ class ReportInBrowser(unittest.TestCase):
             const box = e.getBoundingClientRect();
             return box.right > innerWidth + 0.5 || box.left < -0.5;
         }).map(e => e.tagName + '.' + (e.getAttribute('class') || '') + ' ' + e.textContent.slice(0, 40))"""
-        for page in (self.one, self.several):
+        for page in (self.one, self.several, self.rounds):
             for width in (320, 360, 768, 1280):
                 self.open(page, width, 3000)
                 for against in ("bytes", "epoch"):
@@ -327,7 +347,7 @@ class ReportInBrowser(unittest.TestCase):
     def test_shots(self) -> None:
         if SHOTS is None:
             self.skipTest("no folder for screenshots")
-        for name, page in (("one", self.one), ("several", self.several)):
+        for name, page in (("one", self.one), ("several", self.several), ("rounds", self.rounds)):
             for width, size in ((1280, "desktop"), (400, "phone")):
                 for dark in (False, True):
                     self.open(page, width, 2000, dark=dark)

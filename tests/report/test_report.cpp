@@ -1,4 +1,5 @@
 // The report of training runs: what is read from a run's folder, how it is compared, and the page.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -463,6 +464,51 @@ TEST_F(Report, long_curves_are_thinned_on_the_page) {
   EXPECT_NE(std::find(loss["y"].begin(), loss["y"].end(), 77.125), loss["y"].end());
   EXPECT_TRUE(data["series"][1]["curves"]["share"].is_null());
   EXPECT_FALSE(loss.contains("time"));  // these lines have no seconds
+}
+
+TEST_F(Report, local_steps_are_drawn_against_tokens_bytes_received_and_a_link) {
+  const auto line = [](int step) {
+    return fmt::format(
+        R"({{"type":"step","step":{},"seconds":{},"loss":2.5,"bytes_up":{},"bytes_down":{}}})"
+        "\n",
+        step, step * 0.5, 100 * step, 300 * step);
+  };
+  json both = summary();
+  both["examples_per_step"] = 1024;
+  both["example_name"] = "tokens";
+  both["metric_name"] = "bits per byte";
+  both["metric_unit"] = "";
+  both["higher_is_better"] = false;
+  both["modes"] = {{"dense", mode(2.0, 1.0, 1.0)}, {"dgc-local", mode(2.014, 214.0, 214.0)}};
+  both["modes"]["dgc-local"]["traffic_ratio_total"] = 3200.0;
+  write("run/summary.json", both.dump());
+  for (const char* each : {"dense", "dgc-local"}) {
+    write(std::string("run/") + each + "/metrics.jsonl", line(15) + line(30));
+  }
+  write("run/config.json", R"({"link":"20Mbps,25ms","local-steps":15})");
+  Run run = read_run(folder_ / "run");
+  json data = json::parse(page_data(std::span(&run, 1)));
+  EXPECT_EQ(data["examples"], "tokens");
+  EXPECT_EQ(data["local"], true);
+  EXPECT_EQ(data["link"], "20 Mbps, 25 ms");
+  EXPECT_EQ(data["emulated"], "");
+  const json& local = data["series"][1]["curves"]["loss"];
+  EXPECT_EQ(local["examples"], json({15360, 30720}));
+  EXPECT_EQ(local["received"], json({4500, 9000}));
+  // 9,000 bytes at 2.5 MB/s, and a delay for each of two rounds.
+  EXPECT_NEAR(local["link"][1].get<double>(), 15.0 + 9000 / 2.5e6 + 2 * 0.025, 1e-4);
+  // A dense exchange takes two delays, in every step.
+  EXPECT_NEAR(data["series"][0]["curves"]["loss"]["link"][1].get<double>(),
+              15.0 + 9000 / 2.5e6 + 30 * 2 * 0.025, 1e-4);
+  EXPECT_EQ(comparison_words(run),
+            "dgc-local received 3,200 times fewer bytes than dense gradients in every step, and "
+            "ended at bits per byte 2.014, 0.014 above dense (lower is better).");
+  // What a run was made over is no longer computed.
+  write("run/config.json", R"({"emulate-link":"20Mbps,25ms","link":"1Gbps,1ms","local-steps":15})");
+  run = read_run(folder_ / "run");
+  data = json::parse(page_data(std::span(&run, 1)));
+  EXPECT_EQ(data["emulated"], "20 Mbps, 25 ms");
+  EXPECT_FALSE(data["series"][1]["curves"]["loss"].contains("link"));
 }
 
 TEST_F(Report, a_step_that_sends_everything_has_share_1) {
