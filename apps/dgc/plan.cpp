@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
 
 #include "base/file.h"
@@ -16,6 +17,7 @@
 #include "plan/advice.h"
 #include "plan/chart.h"
 #include "plan/costs_file.h"
+#include "plan/local.h"
 #include "process/terminal.h"
 #include "train/measure_compute.h"
 
@@ -28,11 +30,12 @@ using nlohmann::json;
 constexpr int kDefaultBatch = 32;
 
 struct Options {
-  std::string model, compute, latency = "50us", inside, values = "fp16";
+  std::string model, compute, latency = "50us", inside, values;
   std::string algorithm, costs, chart;
   std::vector<std::string> bandwidths = {"1Gbps"};
   std::vector<std::string> nodes = {"2", "4", "8", "16", "32", "64"};
-  std::string parameters, one_dimensional, ratio = "0.001", workers_per_node = "1", shared_cores;
+  std::string parameters, one_dimensional, ratio, network_share, workers_per_node = "1",
+                                                                 shared_cores;
   bool measure = false, as_json = false;
   std::string batch;
 };
@@ -101,8 +104,9 @@ ValueType values_of(const std::string& text) {
 plan::Scenario setup_of(const Options& o) {
   plan::Scenario setup;
   setup.model = model_of(o);
-  setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0, "0.001");
-  setup.values = values_of(o.values);
+  if (!o.ratio.empty()) setup.ratio = parse_number<double>("--ratio", o.ratio, 1e-9, 1.0, "0.001");
+  if (!o.network_share.empty()) setup.values = ValueType::table2;
+  if (!o.values.empty()) setup.values = values_of(o.values);
   setup.latency = parse_duration("--latency", o.latency, true);
   setup.workers_per_node = parse_number("--workers-per-node", o.workers_per_node, 1, 1024, "8");
   if (!o.inside.empty()) {
@@ -162,10 +166,16 @@ std::vector<plan::Method> methods_of(const Options& o, const plan::Scenario& set
   return methods;
 }
 
-std::vector<Plan> plans_of(const Options& o, plan::Scenario& setup) {
+std::vector<int> nodes_of(const Options& o, int least) {
   std::vector<int> nodes;
-  for (const std::string& text : o.nodes)
-    nodes.push_back(parse_number("--nodes", text, 1, 65536, "2,4,8"));
+  for (const std::string& text : o.nodes) {
+    nodes.push_back(parse_number("--nodes", text, least, 65536, "2,4,8"));
+  }
+  return nodes;
+}
+
+std::vector<Plan> plans_of(const Options& o, plan::Scenario& setup) {
+  const std::vector<int> nodes = nodes_of(o, 1);
   const auto methods = methods_of(o, setup);
   std::vector<Plan> plans;
   for (const std::string& text : o.bandwidths) {
@@ -280,6 +290,66 @@ void print_plans(const plan::Scenario& setup, const std::vector<Plan>& plans) {
   }
 }
 
+/// "5%" as 0.05.
+double share_of(const std::string& text) {
+  if (text.empty() || text.back() != '%') {
+    refuse(fmt::format("--network-share '{}'", text), "is no percentage", "such as 5%");
+  }
+  const std::string number = text.substr(0, text.size() - 1);
+  return parse_number<double>("--network-share", number, 0.01, 99.0, "5%") / 100.0;
+}
+
+/// How many local steps, for each way to exchange.
+void plan_rounds(const Options& o, plan::Scenario& setup) {
+  if (!o.algorithm.empty() || !o.chart.empty()) {
+    refuse(o.chart.empty() ? "--algorithm" : "--chart", "does not go with --network-share",
+           "leave one of them out");
+  }
+  const double share = share_of(o.network_share);
+  const std::optional<double> ratio = o.ratio.empty() ? std::nullopt : std::optional(setup.ratio);
+  json out = {{"model", setup.model.title},       {"parameters", setup.model.parameters},
+              {"compute_seconds", setup.compute}, {"network_share", share},
+              {"values", name_of(setup.values)},  {"plans", json::array()}};
+  std::string text =
+      fmt::format("{}, {} a step of one worker; exchanges take at most {:.3g} % of the time.\n",
+                  setup.model.title, duration_text(setup.compute), 100.0 * share);
+  for (const std::string& bandwidth : o.bandwidths) {
+    setup.bandwidth = parse_bandwidth("--bandwidth", bandwidth);
+    std::vector<std::vector<std::string>> rows = {{"nodes", "mode", "ratio", "bits a parameter",
+                                                   "exchange", "local steps", "step", "speed-up",
+                                                   "received a step"}};
+    for (const int nodes : nodes_of(o, 2)) {
+      for (const plan::LocalPlan& p : plan::plan_local(setup, nodes, share, ratio)) {
+        rows.push_back({std::to_string(nodes), p.title, fmt::format("{:.3g} %", 100.0 * p.ratio),
+                        fmt::format("{:.3g}", p.bits), duration_text(p.exchange),
+                        std::to_string(p.local_steps), duration_text(p.step),
+                        fmt::format("{:.1f}", p.speedup), bytes_text(p.received_bytes)});
+        out["plans"].push_back({{"bandwidth", setup.bandwidth},
+                                {"nodes", nodes},
+                                {"mode", p.title},
+                                {"ratio", p.ratio},
+                                {"bits_per_parameter", p.bits},
+                                {"exchange_seconds", p.exchange},
+                                {"local_steps", p.local_steps},
+                                {"step_seconds", p.step},
+                                {"exchange_share", p.share},
+                                {"speedup", p.speedup},
+                                {"received_bytes_per_step", p.received_bytes}});
+      }
+    }
+    text += fmt::format("\n{}, {} a message\n{}", bandwidth_text(setup.bandwidth),
+                        duration_text(setup.latency), process::table(rows));
+  }
+  if (o.as_json) {
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print(
+        "{}\nMore local steps and lower ratios cost accuracy: docs/local.md has what was "
+        "measured.\n",
+        text);
+  }
+}
+
 void write_chart(const Options& o, const plan::Scenario& setup, const std::vector<Plan>& plans) {
   const std::string extension = fs::path(o.chart).extension().string();
   std::vector<plan::Panel> panels;
@@ -308,6 +378,7 @@ void run(const Options& o) {
            fmt::format("{}.svg?", fs::path(o.chart).stem().string()));
   }
   plan::Scenario setup = setup_of(o);
+  if (!o.network_share.empty()) return plan_rounds(o, setup);
   const std::vector<Plan> plans = plans_of(o, setup);
   if (!o.chart.empty()) write_chart(o, setup, plans);
   if (o.as_json) {
@@ -329,6 +400,8 @@ void add_plan(CLI::App& app) {
       "More examples:\n"
       "  dgc plan --model lstm --measure --batch 20 --bandwidth 100Mbps --nodes 2,4,8\n"
       "  dgc plan --parameters 340000000 --compute 1.2s --workers-per-node 4 --nodes 2,4,8\n"
+      "  dgc plan --model gpt2 --compute 3s --bandwidth 20Mbps --latency 25ms --nodes 4 "
+      "--network-share 5%\n"
       "  dgc plan --model alexnet --compute 360ms --bandwidth 1Gbps,10Gbps --chart alexnet.svg");
   auto o = std::make_shared<Options>();
   command->add_option("--model", o->model, "A known model: alexnet, resnet50, vgg16, lstm …");
@@ -361,13 +434,15 @@ void add_plan(CLI::App& app) {
                       "Bandwidth between workers of a node (default: 100Gbps)");
   command->add_option("--algorithm", o->algorithm,
                       fmt::format("Exchange: one of {} (default: compare all)", names_of(2)));
-  command->add_option("--ratio", o->ratio, "Share of the gradient's entries that is sent")
-      ->capture_default_str();
-  command
-      ->add_option("--values", o->values,
-                   "Number format of the entries: fp32, fp16, bf16, int8, sign, table2\n"
-                   "or table4")
-      ->capture_default_str();
+  command->add_option("--ratio", o->ratio,
+                      "Share of the gradient's entries that is sent (default: 0.001; with "
+                      "--network-share: several)");
+  command->add_option("--values", o->values,
+                      "Number format of the entries: fp32, fp16, bf16, int8, sign, table2 or "
+                      "table4 (default: fp16; with --network-share: table2)");
+  command->add_option("--network-share", o->network_share,
+                      "Local steps: how many keep exchanges within this share of the time, such as "
+                      "5%");
   command->add_option("--shared-cores", o->shared_cores,
                       "All workers run on one machine and share so many cores");
   command->add_option("--costs", o->costs, "Read other constants from a JSON file (docs/plan.md)");

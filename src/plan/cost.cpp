@@ -49,7 +49,7 @@ double sparse_bytes(const Scenario& setup, double share) {
 }
 
 double whole_bytes(const Scenario& setup, double share) {
-  return 4.0 * static_cast<double>(setup.model.one_dimensional) * share;
+  return setup.whole_value_bytes * static_cast<double>(setup.model.one_dimensional) * share;
 }
 
 /// The link as the exchange sees it.

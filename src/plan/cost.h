@@ -18,8 +18,9 @@ struct Scenario {
   double compute = 0.0;  ///< seconds of a step of one worker, alone
   double ratio = 0.001;
   ValueType values = ValueType::fp16;
-  double bandwidth = 1e9;    ///< bit/s of a node's link, each way
-  double latency = 50e-6;    ///< seconds of one message to another node
+  double whole_value_bytes = 4.0;  ///< of a value of a tensor that is sent whole
+  double bandwidth = 1e9;          ///< bit/s of a node's link, each way
+  double latency = 50e-6;          ///< seconds of one message to another node
   double payload = 0.94;     ///< share of the bandwidth: 1448 of 1538 bytes of an Ethernet frame
   int workers_per_node = 1;  ///< each has the same number
   double inside = 100e9;     ///< bit/s between workers of a node

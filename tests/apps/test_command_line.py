@@ -256,6 +256,24 @@ class CommandLine(unittest.TestCase):
             self.assertIn(f"chart: {path}", self.succeeds(*common, "--chart", str(path)))
             self.assertIn("<svg", path.read_text())
 
+    def test_plan_local_steps(self) -> None:
+        words = ["plan", "--model", "gpt2", "--compute", "1s", "--bandwidth", "20Mbps", "--latency", "25ms", "--nodes", "2,4",
+                 "--network-share", "5%"]
+        text = self.succeeds(*words)
+        self.assertIn("docs/local.md", text)
+        self.assertEqual(text.count("dgc-local"), 8)
+        plans = json.loads(self.succeeds(*words, "--json"))["plans"]
+        self.assertEqual([p["mode"] for p in plans], ["diloco", *["dgc-local"] * 4] * 2)
+        for p in plans:
+            self.assertLessEqual(p["exchange_seconds"] / (p["local_steps"] + p["exchange_seconds"]), 0.05 + 1e-9)
+        only = json.loads(self.succeeds(*words, "--ratio", "0.01", "--values", "fp16", "--json"))
+        self.assertEqual([p["ratio"] for p in only["plans"]], [1, 0.01] * 2)
+        self.assertEqual(only["values"], "fp16")
+        self.fails(1, *words[:-1], "5", says="is no percentage (such as 5%)")
+        self.fails(1, *words[:-1], "100%", says="is out of range")
+        self.fails(1, *words, "--algorithm", "owner", says="--algorithm: does not go with --network-share")
+        self.fails(1, *words, "--nodes", "1", says="--nodes '1'")
+
     def test_plan_rejects(self) -> None:
         common = ["plan", "--model", "resnet50", "--compute", "250ms"]
         self.fails(1, *common, "--nodes", "0", says="--nodes '0': is out of range (from 1 to 65536, as 2,4,8)")

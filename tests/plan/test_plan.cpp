@@ -10,6 +10,7 @@
 #include "plan/chart.h"
 #include "plan/cost.h"
 #include "plan/costs_file.h"
+#include "plan/local.h"
 #include "support/scratch.h"
 
 namespace dgc::plan {
@@ -223,6 +224,45 @@ TEST(PlanCosts, AreReadFromAFile) {
   EXPECT_NE(error_of([&] { with(R"({"bite": 1})"); }).find("did you mean 'byte'?"),
             std::string::npos);
   EXPECT_NE(error_of([&] { with(R"({"byte": -1})"); }).find("'byte' is -1"), std::string::npos);
+}
+
+TEST(PlanLocal, TakesAsFewStepsAsTheShareAllows) {
+  Scenario setup = setup_for("gpt2", 1.0, 20e6);
+  setup.latency = 0.025;
+  setup.values = ValueType::table2;
+  for (const double share : {0.01, 0.05, 0.3}) {
+    const auto plans = plan_local(setup, 4, share, {});
+    ASSERT_EQ(plans.size(), 5u);
+    for (const LocalPlan& plan : plans) {
+      const double within = plan.exchange / (static_cast<double>(plan.local_steps) + plan.exchange);
+      EXPECT_LE(within, share * (1 + 1e-9)) << plan.title << plan.ratio;
+      EXPECT_NEAR(plan.share, within, 1e-12);
+      EXPECT_NEAR(plan.step, 1.0 + plan.exchange / static_cast<double>(plan.local_steps), 1e-12);
+      const double fewer = static_cast<double>(plan.local_steps - 1);
+      EXPECT_GT(plan.exchange / (fewer + plan.exchange), share) << plan.title << plan.ratio;
+    }
+    EXPECT_EQ(plans[0].title, "diloco");
+    EXPECT_EQ(plans[0].bits, 32.0);
+    // Less is sent from row to row.
+    for (std::size_t i = 1; i < plans.size(); ++i) {
+      EXPECT_LT(plans[i].bits, plans[i - 1].bits);
+      EXPECT_LE(plans[i].local_steps, plans[i - 1].local_steps);
+    }
+  }
+  EXPECT_EQ(plan_local(setup, 4, 0.05, 0.01).size(), 2u);
+  // A network that takes no time worth speaking of needs no local steps.
+  setup.bandwidth = 1e13;
+  setup.latency = 0.0;
+  setup.compute = 1e4;
+  EXPECT_EQ(plan_local(setup, 2, 0.5, {})[0].local_steps, 1u);
+}
+
+TEST(PlanLocal, OneInSixtyFourWithTwoBitsIsBelowTheTarget) {
+  Scenario setup = setup_for("gpt2", 1.0, 20e6);
+  setup.values = ValueType::table2;
+  const auto plans = plan_local(setup, 4, 0.05, 1.0 / 64);
+  EXPECT_LT(plans[1].bits, 0.17);
+  EXPECT_GT(plans[1].bits, 0.13);
 }
 
 }  // namespace

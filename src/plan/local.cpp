@@ -1,0 +1,62 @@
+// The exchange of a round costs what that of a gradient costs. With H local steps of c seconds and
+// an exchange of r seconds its share of the time is r / (H·c + r), so that
+//
+//   H = r·(1 - share) / (share·c), rounded up.
+#include "plan/local.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dgc::plan {
+namespace {
+
+/// From 6 to 0.1 %: what docs/local.md has measured.
+constexpr double kRatios[] = {1.0 / 16, 1.0 / 64, 1.0 / 256, 1.0 / 1024};
+
+/// int8 has a float for each 256 values.
+constexpr double kBytesOfInt8 = 1.0 + 4.0 / 256.0;
+
+LocalPlan local_plan(const Scenario& setup, Method method, int nodes, double share) {
+  const Prediction p = predict(setup, method, nodes);
+  LocalPlan plan;
+  plan.exchange = p.coding + p.network;
+  plan.bits = 8.0 * p.message_bytes / static_cast<double>(setup.model.parameters);
+  const double steps = plan.exchange * (1.0 - share) / (share * p.compute);
+  // A step too many because of rounding does no harm, one too few breaks the promise.
+  plan.local_steps =
+      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(steps - 1e-9)));
+  const auto h = static_cast<double>(plan.local_steps);
+  plan.step = p.compute + plan.exchange / h;
+  plan.share = plan.exchange / h / plan.step;
+  plan.speedup = p.workers * setup.compute / plan.step;
+  plan.received_bytes = p.received_bytes / h;
+  return plan;
+}
+
+}  // namespace
+
+Scenario for_rounds(Scenario setup) {
+  setup.whole_value_bytes = kBytesOfInt8;
+  return setup;
+}
+
+std::vector<LocalPlan> plan_local(const Scenario& setup, int nodes, double share,
+                                  std::optional<double> ratio) {
+  std::vector<LocalPlan> plans = {local_plan(setup, Method::dense, nodes, share)};
+  plans.back().title = "diloco";
+  Scenario rounds = for_rounds(setup);
+  const auto add = [&](double of) {
+    rounds.ratio = of;
+    plans.push_back(local_plan(rounds, Method::allgather, nodes, share));
+    plans.back().title = "dgc-local";
+    plans.back().ratio = of;
+  };
+  if (ratio) {
+    add(*ratio);
+  } else {
+    for (const double one : kRatios) add(one);
+  }
+  return plans;
+}
+
+}  // namespace dgc::plan
