@@ -103,7 +103,6 @@ Chosen with_defaults(Settings settings, int workers, std::uint64_t steps) {
     }
   }
   const bool sends_whole = s.warmup && s.warmup_shape == "whole";
-  if (s.values == "auto") s.values = "fp16";
   if (s.dense_values == "auto") s.dense_values = sends_whole ? "fp16" : "fp32";
   if (!chosen.reason.empty()) chosen.reason += fmt::format(": {}", row.why);
   return chosen;
