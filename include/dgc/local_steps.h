@@ -49,7 +49,7 @@ struct LocalStepsOptions {
     compress.momentum = 0.0f;
     compress.schedule = Schedule(1.0 / 64);
     compress.values = ValueType::table2;
-    compress.dense_values = ValueType::int8;
+    compress.dense_values = ValueType::table2;
     compress.residual_decay = 0.95f;
     exchange.algorithm = Algorithm::allgather;
   }

@@ -245,7 +245,7 @@ class LocalOptions(Options):
     momentum: float = _again("momentum", 0.0)
     ratio: float = _again("ratio", 1 / 64)
     values: str = _again("values", "table2")
-    dense_values: str = _again("dense_values", "int8")
+    dense_values: str = _again("dense_values", "table2")
     local_steps: int = _option(
         30, _check.whole(1), "30", "steps of the inner optimizer in a round.", RANKS)
     outer_lr: float = _option(

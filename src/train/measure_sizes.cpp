@@ -37,7 +37,7 @@ class Format {
                              .momentum = 0.0f,
                              .residual_decay = 0.95f,
                              .values = ValueType::table2,
-                             .dense_values = ValueType::int8}) {}
+                             .dense_values = ValueType::table2}) {}
 
   std::span<const std::byte> step(std::span<const Gradient> gradients) {
     message_.resize(compressor_.bound());

@@ -366,7 +366,7 @@ class LocalSteps(unittest.TestCase):
         steps = 12
         results = run(with_peer, str(folder), steps, options, ranks=2)
         names = ("ratio", "values", "dense_values", "residual_decay", "mean", "algorithm")
-        usual = {"dense_values": "int8", "mean": "workers", "algorithm": "allgather"}
+        usual = {"dense_values": "table2", "mean": "workers", "algorithm": "allgather"}
         how = [str({**usual, **options}[name]) for name in names]
         how += [str(options.get("outer_lr", 1.0)), str(options.get("outer_momentum", 0.0))]
         subprocess.run([PEER[0], str(folder), "2", str(steps), *how], check=True)
