@@ -55,8 +55,9 @@ void add_sections(MessageWriter& writer, FrameInfo frame, std::span<const std::b
   frame.bytes = wire::varint_size(static_cast<std::uint32_t>(body)) + body;
   const std::span<std::byte> room = writer.room();
   if (body > kMaxElements || frame.bytes > room.size()) {
-    throw Error(ErrorCode::buffer_too_small, "encode", fmt::format("tensor {}", frame.tensor),
-                fmt::format("the frame takes {} bytes, the buffer has {}", frame.bytes, room.size()));
+    throw Error(
+        ErrorCode::buffer_too_small, "encode", fmt::format("tensor {}", frame.tensor),
+        fmt::format("the frame takes {} bytes, the buffer has {}", frame.bytes, room.size()));
   }
   std::byte* const begin = wire::put_header(frame, room.data());
   std::memcpy(begin, sections.data(), sections.size());
@@ -90,8 +91,8 @@ std::pair<std::size_t, std::vector<std::size_t>> pack(const std::vector<Packed>&
                                                       std::uint32_t schema, std::uint16_t sender,
                                                       std::uintptr_t out, std::size_t room) {
   const Bytes buffer{.address = out, .size = room};
-  MessageWriter writer(
-      buffer.span(), {.step = step, .schema = schema, .sender = sender, .notice = notice});
+  MessageWriter writer(buffer.span(),
+                       {.step = step, .schema = schema, .sender = sender, .notice = notice});
   std::vector<std::size_t> sent;
   for (const auto& [tensor, elements, entries, values, coding, address, size, decoded] : frames) {
     const FrameInfo frame{.tensor = tensor,

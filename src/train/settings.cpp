@@ -167,7 +167,7 @@ std::vector<Field> make_fields() {
                      "table2 in dgc-local")),
       or_auto(option("dense_values", &S::dense_values, "Compression",
                      "number format of tensors that are sent whole, in modes dgc and dgc-local; "
-                     "auto: fp16 where warm-up sends whole gradients, int8 in dgc-local, else "
+                     "auto: fp16 where warm-up sends whole gradients, table2 in dgc-local, else "
                      "fp32")),
       option("algorithm", &S::algorithm, "Compression",
              "how workers exchange what they send; auto is allgather in dgc-local"),

@@ -3,8 +3,12 @@ to it. Skipped without Triton.
 
 The cases are those of dgc.selftest. DGC_FULL=1 runs all of them, which takes long."""
 
+import contextlib
 import importlib.util
+import io
+import json
 import os
+import tempfile
 import unittest
 from typing import Any, Callable, List
 
@@ -14,10 +18,9 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from dgc import _core, _paths, selftest  # noqa: E402
+from dgc import _core, _paths, benchmark, selftest  # noqa: E402
 from dgc._options import LocalOptions, Options  # noqa: E402
 from dgc._sequences import quicken_interpreter  # noqa: E402
-from dgc._options import Options  # noqa: E402
 from dgc._parameters import Spec  # noqa: E402
 from dgc._residuals import CoreResiduals, Given, Part, Setting  # noqa: E402
 from dgc._torch_residuals import TorchResiduals  # noqa: E402
@@ -247,6 +250,42 @@ class Waiting(unittest.TestCase):
                 self.assertEqual([entry for entry in waits.log if entry == "wait"], ["wait"] * 2)
                 print(f"\n{values}: {residuals._shipped} bytes for a message of {size}", end="")
         print()
+
+
+class Programs(unittest.TestCase):
+    def test_torch_operations(self):
+        """They are the reference, and what runs without Triton."""
+        counts = selftest.run(selftest.cases(False), "torch", CPU)
+        self.assertEqual(counts.differences, [])
+        self.assertGreater(counts.entries, 50_000)
+
+    def test_benchmark(self):
+        words = ["--elements", "20000", "--steps", "2", "--warmup", "1", "--ratio", "0.01"]
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "report.json")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                done = benchmark.main([*words, "--device", "cpu", "--json", file])
+            with open(file) as written:
+                report = json.load(written)
+        self.assertEqual(done, 0, out.getvalue())
+        self.assertIn("fused kernels: not measured, there is no GPU", out.getvalue())
+        rows = {row["name"]: row["same_as_libdgc"] for row in report["rows"]}
+        self.assertEqual(
+            rows,
+            {"bare update": None, "torch.topk": None, "torch operations": True, "libdgc": None},
+        )
+        self.assertEqual((report["differences"], report["asked"]["ratio"]), ([], 0.01))
+
+    def test_benchmark_refuses(self):
+        bad = [["--ratio", "2"], ["--steps", "0"], ["--tensors", "9", "--elements", "3"]]
+        for words in bad:
+            with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ended:
+                benchmark.main(words)
+            self.assertEqual(ended.exception.code, 2)
+        if not torch.cuda.is_available():
+            with contextlib.redirect_stderr(io.StringIO()) as error:
+                self.assertEqual(benchmark.main([]), 2)
+            self.assertIn("finds no GPU", error.getvalue())
 
 
 def chosen(path, devices, largest=0, **options):
