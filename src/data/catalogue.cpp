@@ -41,7 +41,7 @@ std::vector<DataSet> make_catalogue() {
                   .size = "37 MB",
                   .package = "linux-doc",
                   .page = "https://docs.kernel.org",
-                  .how = "apt-get install linux-doc; --corpus linux-doc",
+                  .how = "apt-get install linux-doc",
                   .places = {"/usr/share/doc/linux-doc-6.1/Documentation"},
                   .licence = "GPL-2.0"});
   sets.push_back({.name = "asterisk",

@@ -240,7 +240,7 @@ void check_modes(const Settings& s) {
   check_auto("residual-decay", s.residual_decay, 0.0, 1.0, "1 keeps all that waits");
 }
 
-void check_text(const Settings& s, const json& given) {
+void check_text(const Settings& s) {
   const bool transformer = family_of(s.model) == Family::transformer;
   if (transformer != (s.unit == "bytes" || s.unit == "bpe")) {
     refuse("unit", fmt::format("the model {} does not read {}", s.model, s.unit),
@@ -248,9 +248,6 @@ void check_text(const Settings& s, const json& given) {
   }
   if (!transformer) return;
   const bool generated = s.recipe == "synthetic";
-  if (!generated && s.unit == "bytes" && given.contains("vocabulary")) {
-    refuse("vocabulary", "there are 256 bytes", "leave it out, or use --unit bpe");
-  }
   if (generated ? s.vocabulary < 1
                 : s.unit == "bpe" && (s.vocabulary < 256 || s.vocabulary > 65'536)) {
     refuse("vocabulary", fmt::format("{} tokens are asked for", s.vocabulary),
@@ -258,9 +255,6 @@ void check_text(const Settings& s, const json& given) {
   }
   if (s.hidden % s.heads != 0) {
     refuse("heads", fmt::format("{} do not divide --hidden {} evenly", s.heads, s.hidden));
-  }
-  if (!s.train.empty() && given.contains("corpus")) {
-    refuse("corpus", "--train gives another text", "leave one of them out");
   }
 }
 
@@ -296,7 +290,7 @@ void check_together(const Settings& s, const json& given) {
     }
   }
   if (family_of(s.model) == Family::text || family_of(s.model) == Family::transformer) {
-    check_text(s, given);
+    check_text(s);
   }
   if (s.vocabulary > 0 && s.recipe == "ptb" && s.train.empty()) {
     refuse("vocabulary", "the Penn Treebank comes with its 10,000 words", "use recipe text");

@@ -69,6 +69,10 @@ std::string why_irrelevant(const std::string& setting, const Settings& settings)
       return "means nothing to the model " + settings.model;
     }
   }
+  if (setting == "corpus" && !settings.train.empty()) return "means nothing beside --train";
+  if (setting == "vocabulary" && settings.unit == "bytes" && settings.recipe != "synthetic") {
+    return "means nothing to --unit bytes: there are 256";
+  }
   const std::vector<std::string> modes = modes_of(settings);
   for (const auto& [name, users] : of_modes()) {
     if (name != setting) continue;

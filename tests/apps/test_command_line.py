@@ -283,7 +283,7 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *common, "--bandwidth", "1Gbqs", says="there is no unit 'Gbqs' (did you mean 1Gbps?")
         self.fails(1, *common, "--latency", "5", says="--latency '5': has no unit (5ms?)")
         self.fails(1, *common, "--shared-cores", "0", says="--shared-cores '0'")
-        self.fails(1, *common, "--values", "fp8", says="--values 'fp8': is unknown (fp32, fp16, bf16, int8 or sign)")
+        self.fails(1, *common, "--values", "fp8", says="--values 'fp8': is unknown (fp32, fp16, bf16, int8, sign, table2 or table4)")
         self.fails(1, *common, "--algorithm", "ring", says="--algorithm 'ring': is not one to plan with (one of auto, allgather, owner;")
         self.fails(1, *common, "--batch", "8", says="--batch: belongs to --measure")
         self.fails(1, *common, "--inside-bandwidth", "1Gbps", says="a node has one worker")

@@ -56,7 +56,7 @@ TEST_F(Catalogue, SaysHowToGetEverySet) {
     for (const DataArchive& archive : set.archives) EXPECT_EQ(archive.md5.size(), 32u);
   }
   EXPECT_EQ(recipes, (std::set<std::string>{"fashion", "text", "speech", "cifar10", "ptb", "an4",
-                                            "librispeech", "imagenet"}));
+                                            "librispeech", "imagenet", "gpt"}));
 }
 
 TEST_F(Catalogue, LooksWhereItSays) {

@@ -502,7 +502,7 @@ TEST_F(Report, local_steps_are_drawn_against_tokens_bytes_received_and_a_link) {
               15.0 + 9000 / 2.5e6 + 30 * 2 * 0.025, 1e-4);
   EXPECT_EQ(comparison_words(run),
             "dgc-local received 3,200 times fewer bytes than dense gradients in every step, and "
-            "ended at bits per byte 2.014, 0.014 above dense (lower is better).");
+            "ended at bits per byte 2.01, 0.014 above dense (lower is better).");
   // What a run was made over is no longer computed.
   write("run/config.json", R"({"emulate-link":"20Mbps,25ms","link":"1Gbps,1ms","local-steps":15})");
   run = read_run(folder_ / "run");

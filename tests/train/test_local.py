@@ -129,7 +129,7 @@ def text():
     found = summary(folder)["modes"]["dgc-local"]
     check("trains on byte pairs", done.returncode == 0 and list(found["metrics"]) == ["bits per byte", "perplexity"], done.stderr)
     vocabulary = json.loads((folder / "vocabulary.json").read_text())
-    check("the vocabulary is with the run", vocabulary["format"] == "dgc bpe 1" and len(vocabulary["merges"]) == 44, vocabulary)
+    check("the vocabulary is with the run", vocabulary["format"] == "dgc bpe 1" and 0 < len(vocabulary["merges"]) <= 44, vocabulary)
     config = json.loads((folder / "config.json").read_text())
     check("config.json has what this run uses", config["local-steps"] == 4 and config["inner"] == "adamw"
           and "momentum" not in config and "image-size" not in config and "masking" not in config, config)
