@@ -74,9 +74,10 @@ class Gpu(Device):
 
     def wait(self) -> None:
         make: Any = torch.cuda.Event
-        event = make()
-        event.record()
-        event.synchronize()
+        with torch.cuda.device(self.device):
+            event = make()
+            event.record()
+            event.synchronize()
 
     def launch(self, kernel: Any, programs: int, *args: Any, **how: Any) -> None:
         with torch.cuda.device(self.device):
