@@ -302,6 +302,30 @@ TEST(LocalSteps, ARoundThatFailsIsTakenBack) {
   }
 }
 
+// Nothing of the change was compressed yet.
+TEST(LocalSteps, ARankThatGivesUpKeepsItsChange) {
+  const auto errors = run_ranks(2, std::chrono::seconds(5), [&](Group& group) {
+    torch::Tensor w = torch::ones({16, 16}).requires_grad_();
+    torch::optim::SGD inner({w}, torch::optim::SGDOptions(0.5));
+    LocalSteps local(group, named({w}), inner, exact_options(2).schedule(Schedule(0.01)));
+    w.mutable_grad() = torch::ones({16, 16});
+    EXPECT_FALSE(local.step());
+    const Error cause(ErrorCode::internal, "test", "rank 1", "is out of memory");
+    if (group.rank() == 1) local.abandon(cause);
+    try {
+      local.step();
+      ADD_FAILURE() << "a round with a rank that is gone";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("out of memory"), std::string::npos);
+    }
+    EXPECT_TRUE(torch::equal(w.detach(), torch::ones({16, 16})));
+    // One step of 0.5 on rank 1, two on rank 0; half of it.
+    const float expected = group.rank() == 1 ? 0.25f : 0.5f;
+    for (const float v : local.state_of_rank().residual(0)) ASSERT_EQ(v, expected);
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
 TEST(LocalSteps, AChangeThatIsNoNumberIsNamedOnAllRanks) {
   std::vector<Tensors> after(2);
   const auto errors = run_ranks(2, std::chrono::seconds(5), [&](Group& group) {
