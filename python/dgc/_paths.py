@@ -16,8 +16,8 @@ PATHS = ("auto", "core", "torch", "triton")
 VARIABLE = "DGC_PATH"  # instead of "auto"
 
 
-def _fail(what: str, problem: str, hint: str) -> None:
-    _core.fail("invalid_argument", "DGCState", what, problem, hint)
+def _fail(options: Options, what: str, problem: str, hint: str) -> None:
+    _core.fail("invalid_argument", options.owner, what, problem, hint)
 
 
 def is_interpreted() -> bool:
@@ -73,16 +73,16 @@ def choose(options: Options, devices: Sequence[torch.device], largest: int = 0) 
         asked = os.environ.get(VARIABLE) or "auto"
         what = f"{VARIABLE}={asked}"
         if asked not in PATHS:
-            _fail(what, f"is not one of {', '.join(PATHS)}", f"for example {VARIABLE}=torch")
+            _fail(options, what, f"is not one of {', '.join(PATHS)}", f"for example {VARIABLE}=torch")
     on_cpu = all(device.type == "cpu" for device in devices)
     if asked == "core" and not on_cpu:
-        _fail(what, "needs all parameters on the CPU", "use 'torch' or 'auto'")
+        _fail(options, what, "needs all parameters on the CPU", "use 'torch' or 'auto'")
     if asked == "triton":
         wrong = _problem_with_triton(devices)
         if lacking:
             wrong = [lacking, "use 'torch'"]
         if wrong:
-            _fail(what, *wrong)
+            _fail(options, what, *wrong)
     if asked != "auto":
         return asked
     if on_cpu:
