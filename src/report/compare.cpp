@@ -191,7 +191,8 @@ std::vector<std::string> comparison_sentences(const Run& run) {
   std::vector<std::string> sentences;
   for (const Mode& mode : run.modes) {
     if (&mode == dense) continue;
-    const auto place = mode.name == "dgc" ? sentences.begin() : sentences.end();
+    const bool ours = mode.name == "dgc" || mode.name == "dgc-local";
+    const auto place = ours ? sentences.begin() : sentences.end();
     sentences.insert(place, train::valid_utf8(sentence(run, mode, dense)));
   }
   if (sentences.empty() && dense != nullptr) {

@@ -41,6 +41,9 @@ time: for slower workers, for the network, and for what is left of compressing a
 <dt>sent per step</dt><dd>Bytes that worker 0 sends in a step after warm-up, to all others together.</dd>
 <dt>dense, dgc, naive</dt><dd>dense sends every gradient whole; dgc the largest entries of what has accumulated, with the
 paper’s corrections; naive the same without the corrections.</dd>
+<dt>diloco, dgc-local</dt><dd>Each worker trains by itself for some steps; then all exchange what changed: diloco whole, with
+an outer momentum, dgc-local its largest entries. The message ratio is that of an exchange, the traffic ratio compares with
+dense gradients in every step.</dd>
 </dl>
 </section>
 )";

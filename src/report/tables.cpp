@@ -101,7 +101,8 @@ std::string tensors_section(std::span<const Run> runs) {
       const std::size_t number = series++;
       if (mode.tensors.empty()) continue;
       // One is open: the first that is about compression.
-      const bool open = mode.name != "dense" && tables.find("<details open") == std::string::npos;
+      const bool open =
+          !train::sends_all(mode.name) && tables.find("<details open") == std::string::npos;
       const std::string label = runs.size() > 1 ? names[i] + " · " + mode.name : mode.name;
       tables += fmt::format("<details{}><summary>{}{} <span>{}</span></summary>\n{}</details>\n",
                             open ? " open" : "", swatch(number), escape(label), tensor_words(mode),

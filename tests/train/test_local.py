@@ -142,7 +142,7 @@ def text():
         done = run(*plain, "--unit", "bytes", "--positions", "rotary", "--inner", inner, *flags, "--compare", "dense,dense-fp16",
                    "--lr", "0.01", "--out", HERE / inner)
         check(f"trains on bytes, with rotary positions and {inner}", done.returncode == 0, done.stderr)
-    corpus.write_text("".join(words) + "other " * 400)
+    corpus.write_text("".join(f"another{i % 7} text, {i * i % 11}.\n" for i in range(600)))
     (folder / "dgc-local" / "result.json").unlink()
     again = run("train", "--resume", folder)
     check("another text does not continue a run", again.returncode == 1 and "vocabulary.json" in again.stderr
