@@ -37,7 +37,7 @@ std::vector<DataSet> make_catalogue() {
                   .licence = "public domain"});
   sets.push_back({.name = "linux-doc",
                   .recipes = {"gpt"},
-                  .what = "the documentation of Linux 6.1, 17 MB of English without markup",
+                  .what = "the documentation of Linux 6.1, 20 MB of English without markup",
                   .size = "37 MB",
                   .package = "linux-doc",
                   .page = "https://docs.kernel.org",

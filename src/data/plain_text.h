@@ -28,7 +28,7 @@ PlainText read_plain_text(const TextFiles& files);
 PlainText read_plain_bible();
 
 /// Debian's linux-doc: what its authors wrote, in English, without markup, translations and
-/// bindings of devices, about 17 MB. `folder` is its Documentation. Errors: io.
+/// bindings of devices, about 20 MB. `folder` is its Documentation. Errors: io.
 PlainText read_linux_doc(const std::filesystem::path& folder);
 
 /// reStructuredText as a reader sees it: without directives and their options, lines under titles,
