@@ -13,8 +13,8 @@ namespace {
 /// From 6 to 0.1 %: what docs/local.md has measured.
 constexpr double kRatios[] = {1.0 / 16, 1.0 / 64, 1.0 / 256, 1.0 / 1024};
 
-/// int8 has a float for each 256 values.
-constexpr double kBytesOfInt8 = 1.0 + 4.0 / 256.0;
+/// 2 bits, and a table of two 16-bit magnitudes for each 256 values.
+constexpr double kBytesOfTable2 = 0.25 + 4.0 / 256.0;
 
 LocalPlan local_plan(const Scenario& setup, Method method, int nodes, double share) {
   const Prediction p = predict(setup, method, nodes);
@@ -36,7 +36,7 @@ LocalPlan local_plan(const Scenario& setup, Method method, int nodes, double sha
 }  // namespace
 
 Scenario for_rounds(Scenario setup) {
-  setup.whole_value_bytes = kBytesOfInt8;
+  setup.whole_value_bytes = kBytesOfTable2;
   return setup;
 }
 

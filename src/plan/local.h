@@ -29,7 +29,7 @@ struct LocalPlan {
 std::vector<LocalPlan> plan_local(const Scenario& setup, int nodes, double share,
                                   std::optional<double> ratio);
 
-/// The scenario of compressed rounds: what is sent whole travels as int8.
+/// The scenario of compressed rounds: what is sent whole travels in 2 bits, too.
 Scenario for_rounds(Scenario setup);
 
 }  // namespace dgc::plan

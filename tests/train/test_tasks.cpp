@@ -312,7 +312,7 @@ TEST(TrainLocal, OptionsAreWhatTheModesAreCalled) {
   EXPECT_EQ(ours.outer_momentum(), 0.0);
   EXPECT_EQ(ours.schedule().ratio_at(0), 1.0 / 64);
   EXPECT_EQ(ours.values(), ValueType::table2);
-  EXPECT_EQ(ours.dense_values(), ValueType::int8);
+  EXPECT_EQ(ours.dense_values(), ValueType::table2);
   EXPECT_EQ(ours.residual_decay(), 0.95f);
   EXPECT_EQ(ours.algorithm(), Algorithm::allgather);
   const Settings given = resolve({{"recipe", "gpt"},
