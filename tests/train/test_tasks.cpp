@@ -423,7 +423,7 @@ TEST(TrainOptimizer, SaysWhatItChose) {
   };
   EXPECT_EQ(
       reason({{"recipe", "fashion"}}, "dgc", 32),
-      "momentum correction global, exchange owner, ratio 3.5 %, warm-up whole, 0.5 epochs: 16 "
+      "momentum correction global, exchange owner, ratio 6 %, warm-up whole, 0.5 epochs: 16 "
       "workers and more need owners and global momentum");
   EXPECT_EQ(reason({{"recipe", "fashion"}}, "dense", 32), "");
   const std::string budget = reason({{"recipe", "fashion"}, {"budget", "3%"}}, "dgc", 32);
