@@ -176,21 +176,20 @@ class TritonResiduals(TorchResiduals):
         parts, notice, scale, norm = given
         for part in parts:
             self._refuse_second(part.tensor)
-        finite = self._options.clip_norm > 0.0
-        if finite:
+        if self._options.clip_norm > 0.0:
             norm = self.norm(parts) if norm is None else norm
             if not norm < float("inf"):
-                self._check_finite(parts)
+                self._check_finite(parts)  # names the place
         factor = self._scale(parts, scale, norm)
         for part in parts:
             if not part.present:
                 self._keep(part.tensor)
         plan = self._plan(parts)
-        log = self._launch(plan, factor, finite)
+        log = self._launch(plan, factor)
         self._device.wait()
         return self._message(plan, log, parts, notice, out)
 
-    def _launch(self, plan: _Plan, factor: float, finite: bool) -> Tuple[torch.Tensor, ...]:
+    def _launch(self, plan: _Plan, factor: float) -> Tuple[torch.Tensor, ...]:
         """Everything, from gradients to the mailbox. Returns positions of the selected entries, and
         what v and u were there."""
         options, device, go = self._options, self._device, self._device.launch
@@ -219,9 +218,8 @@ class TritonResiduals(TorchResiduals):
 
         of_blocks = (plan.rows, plan.block_rows)
         lists_of = (plan.rows, found, plan.block_rows, status, counts)
-        if not finite:
-            go(selecting.check, plan.blocks, *of_blocks, bad, BLOCK=_BLOCK, num_warps=8)
-            go(selecting.verdict, 1, bad, plan.blocks, status, TILE=1024)
+        go(selecting.check, plan.blocks, *of_blocks, bad, BLOCK=_BLOCK, num_warps=8)
+        go(selecting.verdict, 1, bad, plan.blocks, status, TILE=1024)
         go(
             selecting.accumulate, plan.blocks, *of_blocks, self._carried, status, counts, lists,
             factor, options.momentum, RULE=rule, BLOCK=_BLOCK, num_warps=8,

@@ -52,6 +52,7 @@ def cases(full: bool, only: str = "") -> List[Case]:
         found.append(Case("gaussian", (4097, 300, 1000, 1), options, 3, dense=(1, 3)))
         found.append(Case("denormals", (300, 2049), options, 1, dense=(0,)))
     found.append(Case("gaussian", (5000, 257), {"values": "fp16"}, 3, ratios="1"))
+    found.append(Case("nonfinite", (300, 2049), {"clip_norm": 1.0}, 4, dense=(0,)))
     if not full:
         found.append(Case("gaussian", (MIDDLE,), {"values": "fp16"}, 3, ratios="0.001"))
     return [case for case in found if only in ("", case.sequence)]
