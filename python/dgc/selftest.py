@@ -5,11 +5,12 @@ import importlib
 import os
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
 from . import _core, _paths
+from ._options import Options
 from ._sequences import SEQUENCES, Case, Counts, compare, quicken_interpreter
 
 EDGES = (0, 1, 2, 31, 32, 33, 255, 256, 257, 4095, 4096, 4097, 8191, 8192, 8193)
@@ -90,7 +91,7 @@ if there is one, and with 2 if nothing could be tested.
 Please send the last lines of the output where something differs: docs/gpu.md says where to."""
 
 
-def main() -> int:
+def main(words: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m dgc.selftest",
         description=DESCRIPTION,
@@ -109,7 +110,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="all sizes with all sequences")
     parser.add_argument("--only", choices=list(SEQUENCES), default="", help="one sequence")
     parser.add_argument("--verbose", action="store_true", help="a line for each case")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     try:
         device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if device.type == "cuda" and not torch.cuda.is_available():
@@ -125,7 +126,7 @@ def main() -> int:
     else:
         where = torch.cuda.get_device_name(device)
     try:
-        _paths.choose(given.path, [device])
+        _paths.choose(Options.read({"path": given.path}), [device])
         if given.path == "triton":
             triton: Any = importlib.import_module("triton")
             print(f"Triton {triton.__version__}, ", end="")

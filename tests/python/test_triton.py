@@ -259,6 +259,18 @@ class Programs(unittest.TestCase):
         self.assertEqual(counts.differences, [])
         self.assertGreater(counts.entries, 50_000)
 
+    def test_selftest(self):
+        """What people call. Where there is no Triton it says so."""
+        words, out, error = ["--device", "cpu", "--only", "zeros"], io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+            self.assertEqual(selftest.main([*words, "--path", "torch"]), 0)
+            self.assertEqual(selftest.main(words), 0 if HAS_TRITON else 2)
+            self.assertEqual(selftest.main(["--device", "nowhere"]), 2)
+        self.assertIn("0 differences", out.getvalue())
+        said = (out if HAS_TRITON else error).getvalue()
+        expected = "in Triton's interpreter" if HAS_TRITON else "pip install triton"
+        self.assertIn(expected, said)
+
     def test_benchmark(self):
         words = ["--elements", "20000", "--steps", "2", "--warmup", "1", "--ratio", "0.01"]
         with tempfile.TemporaryDirectory() as folder:
