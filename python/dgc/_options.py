@@ -7,7 +7,20 @@ compressor is made with.
 
 import ctypes
 import dataclasses
-from typing import Any, ClassVar, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    ClassVar,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
 
 from . import _check, _core
 from ._check import Kind
@@ -43,6 +56,9 @@ def _warmup(value: Any) -> Warmup:
 
 def _schedule(value: Any) -> Union[_core.Schedule, str]:
     return value if isinstance(value, _core.Schedule) else str(_check.TEXT.read(value))
+
+
+T = TypeVar("T", bound="Options")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +140,7 @@ class Options:
     # fmt: on
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> "Options":
+    def read(cls: Type[T], given: Mapping[str, Any]) -> T:
         """Checks what was given; what is missing has its default."""
         checked = {}
         for option in dataclasses.fields(cls):

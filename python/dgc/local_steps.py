@@ -125,7 +125,7 @@ class LocalSteps:
         named = _trained(named_parameters_of(_OWNER, parameters), optimizer)
         self.optimizer = optimizer
         self._options = options
-        self._outer_lr = options.outer_lr
+        self._outer_lr: float = options.outer_lr
         self._local_step = 0
         self._rounds = _Rounds(options, named, process_group)
         self._module = parameters if isinstance(parameters, torch.nn.Module) else None
@@ -358,7 +358,7 @@ class LocalSteps:
         number of ranks: the list of what all ranks saved, in their order. The sum of the residuals
         stays what it was; rank i takes the optimizer of old rank i modulo their number. Local steps
         since the last round are forgotten. On an Error nothing has changed."""
-        everything = list(saved) if isinstance(saved, (list, tuple)) else [saved]
+        everything: List[Any] = list(saved) if isinstance(saved, (list, tuple)) else [saved]
         for one in everything or [None]:
             self._check_saved(one)
         mine = everything[self._rounds._rank % len(everything)]
