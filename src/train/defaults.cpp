@@ -4,8 +4,8 @@
 // It holds with few workers. With many, a worker's entry is mostly its own noise, and momentum of
 // its own pushes on where the others have moved the parameters meanwhile. Owners that select from
 // the sum, and momentum of what all applied, hold there. How much they send follows from the length
-// of the run: an entry waits for about 1/ratio steps, and that has to be a small part of it. Entries
-// of 8 bits leave room for more of them.
+// of the run: an entry waits for about 1/ratio steps, and that has to be a small part of it.
+// Entries of 8 bits leave room for more of them.
 #include "train/defaults.h"
 
 #include <fmt/format.h>

@@ -18,7 +18,8 @@ struct ModelSizes {
   std::uint64_t rice_fp16_bytes = 0;   ///< `dgc train`'s own
   std::uint64_t quantised_bytes = 0;   ///< the same, tensors of one dimension as int8
   std::uint64_t best_bytes = 0;        ///< signs with a scale, everywhere
-  /// As local steps send them: 1/64 of the entries with 2 bits, tensors of one dimension with 2 bits.
+  /// As local steps send them: 1/64 of the entries with 2 bits, tensors of one dimension with 2
+  /// bits.
   std::uint64_t local_bytes = 0;
 
   double ratio(std::uint64_t bytes) const {

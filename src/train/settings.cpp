@@ -162,9 +162,10 @@ std::vector<Field> make_fields() {
        "what warm-up sends: paper: 25, 6, 1.6, 0.4 % in equal parts; whole: all of the gradient; "
        "auto: by the number of workers",
        {"auto", "paper", "whole"}},
-      or_auto(option("values", &S::values, "Compression",
-                     "number format of the entries that are sent; auto: fp16, int8 with many workers, "
-                     "table2 in dgc-local")),
+      or_auto(
+          option("values", &S::values, "Compression",
+                 "number format of the entries that are sent; auto: fp16, int8 with many workers, "
+                 "table2 in dgc-local")),
       or_auto(option("dense_values", &S::dense_values, "Compression",
                      "number format of tensors that are sent whole, in modes dgc and dgc-local; "
                      "auto: fp16 where warm-up sends whole gradients, table2 in dgc-local, else "
