@@ -108,7 +108,7 @@ browser: build
 
 # Killing and resuming, again and again.
 storm: build
-	@DGC_STORM=1 ctest --preset release -R '^(kill_and_resume|train_resume)$$'
+	@DGC_STORM=1 ctest --preset release -R '^(kill_and_resume|train_resume|train_local)$$'
 
 # Breaks the code in ways that tests have to notice.
 mutations:
