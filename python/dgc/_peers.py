@@ -180,16 +180,19 @@ class _Waiter:
     """A thread that waits for messages and adds them, because Gloo's messages have no futures. It
     sleeps while there is nothing to wait for, and ends with what it belongs to, or with the script."""
 
-    all: "weakref.WeakSet[_Waiter]" = weakref.WeakSet()
+    # A thread may live longer than what it belongs to: it ends when its work is done.
+    _queues: "weakref.WeakKeyDictionary[threading.Thread, queue.SimpleQueue[Any]]" = (
+        weakref.WeakKeyDictionary()
+    )
 
     def __init__(self) -> None:
         self._queue: "queue.SimpleQueue[Optional[Callable[[], None]]]" = queue.SimpleQueue()
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=_Waiter._run, args=(self._queue,), name="dgc-exchange", daemon=True
         )
-        self._thread.start()
+        thread.start()
         weakref.finalize(self, self._queue.put, None).atexit = False
-        _Waiter.all.add(self)
+        _Waiter._queues[thread] = self._queue
 
     @staticmethod
     def _run(works: "queue.SimpleQueue[Optional[Callable[[], None]]]") -> None:
@@ -203,17 +206,19 @@ class _Waiter:
     def submit(self, work: Callable[[], None]) -> None:
         self._queue.put(work)
 
-    def end(self, seconds: float) -> None:
-        self._queue.put(None)
-        self._thread.join(seconds)
+    @staticmethod
+    def end_all(seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for thread, works in list(_Waiter._queues.items()):
+            works.put(None)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 @atexit.register
 def _end_waiters() -> None:
-    """A thread that needs the interpreter when that has begun to end would abort the process."""
-    deadline = time.monotonic() + 2.0  # a rank that was lost may be waited for much longer
-    for waiter in list(_Waiter.all):
-        waiter.end(max(0.0, deadline - time.monotonic()))
+    """A thread that needs the interpreter when that has begun to end would abort the process: as
+    when it drops the last of a state's messages."""
+    _Waiter.end_all(2.0)  # a rank that was lost may be waited for much longer
 
 
 class Peers:

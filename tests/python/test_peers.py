@@ -384,6 +384,16 @@ class OwnersOfRanges(unittest.TestCase):
 
 
 class Planned(unittest.TestCase):
+    def test_a_thread_ends_before_the_interpreter(self):
+        """Its state is gone, and the script has nothing left to do."""
+        script = (
+            "import time; from dgc import _peers; waiter = _peers._Waiter();"
+            "waiter.submit(lambda: (time.sleep(0.5), print('done')));"
+            "del waiter"
+        )
+        out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        self.assertEqual((out.stdout, out.stderr, out.returncode), ("done\n", "", 0))
+
     def test_rounds_to_come(self):
         a, b, c = (Round("message", (i,)) for i in range(3))
         plan = Plan()
