@@ -5,7 +5,6 @@
 #include <sys/sysinfo.h>
 
 #include <cstdlib>
-#include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +18,7 @@
 #include "process/launcher.h"
 #include "process/terminal.h"
 #include "process/tuning.h"
+#include "settings_flags.h"
 #include "torch_part.h"
 #include "train/changeable.h"
 #include "train/console.h"
@@ -33,14 +33,9 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 struct Options {
-  std::string config, out, resume;
-  bool no_momentum_correction = false;
+  std::string out, resume;
   bool list = false, print_config = false, quiet = false, as_json = false;
-  /// What the flags say, by the names of the fields.
-  std::vector<std::pair<const train::Field*, CLI::Option*>> flags;
-  std::deque<std::string> values;  // of the flags, as texts
-  std::string recipe;
-  std::vector<const CLI::Option*> names;  // of recipe, files and folders
+  SettingsFlags settings;
 };
 
 void print_list(bool as_json) {
@@ -82,29 +77,6 @@ void print_list(bool as_json) {
   }
 }
 
-/// Everything that was said, flags over files.
-json given_settings(const Options& options) {
-  json given = json::object();
-  if (!options.config.empty()) given = train::read_settings_file(options.config);
-  if (!given.is_object()) {
-    throw Error(ErrorCode::invalid_argument, "--config", options.config,
-                "is not an object of settings");
-  }
-  if (given.contains("compare")) {
-    given["mode"] = given["compare"];
-    given.erase("compare");
-  }
-  if (!options.recipe.empty()) given["recipe"] = options.recipe;
-  for (const auto& [field, option] : options.flags) {
-    if (option->count() == 0) continue;
-    given[field->name] = train::parse_value(*field, option->as<std::string>());
-  }
-  if (options.no_momentum_correction) given["momentum-correction"] = "off";
-  train::Settings checked;
-  train::apply(checked, given, options.config.empty() ? "train" : options.config);
-  return given;
-}
-
 int default_workers() { return std::min(4, 2 * ::get_nprocs()); }
 
 /// For a new process with the same settings.
@@ -134,23 +106,12 @@ void check_data(const train::Settings& settings) {
   if (!data.empty()) data::find_data(data, settings.data);
 }
 
-/// An empty name is a variable of a script that was not set: a new run in its place is not what
-/// somebody wants.
-void refuse_empty(const Options& options) {
-  for (const CLI::Option* option : options.names) {
-    if (option->count() == 0 || !option->as<std::string>().empty()) continue;
-    throw Error(ErrorCode::invalid_argument, "train", option->get_name(), "is empty",
-                "give a value, or leave it out");
-  }
-}
-
 int run(const Options& options) {
-  refuse_empty(options);
   if (options.list) {
     print_list(options.as_json);
     return 0;
   }
-  json given = given_settings(options);
+  json given = options.settings.given();
   if (!options.resume.empty() && !options.out.empty()) {
     throw Error(ErrorCode::invalid_argument, "train", "--out", "a continued run stays where it is",
                 "leave it out");
@@ -221,40 +182,18 @@ void add_train(CLI::App& app) {
       "  RANK=0 WORLD_SIZE=8 MASTER_ADDR=node0 MASTER_PORT=29500 dgc train …   on each machine\n"
       "  dgc train --list                                 recipes, models, data, the paper");
   auto options = std::make_shared<Options>();
-  const auto add_name = [&](const char* name, std::string& value, const char* help) {
-    options->names.push_back(command->add_option(name, value, help));
-  };
-  add_name("RECIPE", options->recipe, "What to train (default: fashion)");
+  options->settings.add_recipe(*command);
   command->add_flag("--list", options->list, "List recipes, models and data");
-  add_name("--config", options->config, "Read settings from a JSON file");
+  options->settings.add_config(*command);
   command->add_flag("--print-config", options->print_config,
                     "Print all settings of this recipe, as a file for --config; train nothing");
-  add_name("--out", options->out, "Folder to write the run to (default: runs/RECIPE-TIME)");
-  add_name("--resume", options->resume, "Continue the run in this folder");
+  options->settings.add_name(*command, "--out", options->out,
+                             "Folder to write the run to (default: runs/RECIPE-TIME)");
+  options->settings.add_name(*command, "--resume", options->resume,
+                             "Continue the run in this folder");
   command->add_flag("--quiet", options->quiet, "Print no progress");
   command->add_flag("--json", options->as_json, "Print the summary (or the list) as JSON");
-  for (const train::Field& field : train::fields()) {
-    if (field.name == "recipe") continue;
-    const std::string name = "--" + field.name;
-    const std::string choices =
-        field.choices.empty() ? "" : fmt::format(" ({})", fmt::join(field.choices, ", "));
-    // A text that could change would be taken for the place where the value goes.
-    const std::string help = field.help + choices;
-    std::string& value = options->values.emplace_back();
-    CLI::Option* option = nullptr;
-    if (std::holds_alternative<bool train::Settings::*>(field.member)) {
-      option = command->add_flag(fmt::format("{0},!--no-{1}", name, field.name), help);
-    } else {
-      option = command->add_option(field.name == "mode" ? "--mode,--compare" : name, value, help);
-      option->take_last();
-      option->type_name(train::type_word(field));
-    }
-    option->group(field.section);
-    options->flags.emplace_back(&field, option);
-    if (field.name == "momentum-correction") {  // a switch up to version 0.2
-      command->add_flag("--no-momentum-correction", options->no_momentum_correction)->group("");
-    }
-  }
+  options->settings.add_flags(*command);
   command->callback([options] {
     const int status = run(*options);
     if (status != 0) throw CLI::RuntimeError(status);
