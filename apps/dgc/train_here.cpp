@@ -1,12 +1,11 @@
 // `dgc-torch train`: the part of one rank, or of all as threads.
 #include <fmt/format.h>
 
-#include <csignal>
 #include <thread>
 
 #include "dgc/error.h"
-#include "process/launcher.h"
 #include "process/rendezvous.h"
+#include "process/stop_signal.h"
 #include "process/terminal.h"
 #include "process/tuning.h"
 #include "report/compare.h"
@@ -20,21 +19,6 @@
 
 namespace dgc::app {
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0;
-
-/// Asks the run to stop after its next step, with a checkpoint.
-void stop_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int number) { stop_signal = number; };
-  for (const int number : process::kStopSignals) {
-    // A second Ctrl-C ends at once. Of others several may come: from the launcher, from the shell.
-    action.sa_flags = SA_RESTART;
-    if (number == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
-    if (!process::ignores_hangup(number)) sigaction(number, &action, nullptr);
-  }
-  std::signal(SIGPIPE, SIG_IGN);  // a reader of the progress that is gone ends nothing
-}
 
 void print_settings(const train::Settings& settings, train::Console& console) {
   const auto all = train::relevant(settings);
@@ -73,16 +57,18 @@ int work(Group& group, const TrainJob& job) {
                           job.settings.model, group.size(), group.engine(), job.folder.string()));
   print_settings(job.settings, console);
   if (const std::string note = process::security_note(group); !note.empty()) console.say(note);
-  const train::TrainedRun trained = train::train_run(
-      group,
-      {.settings = job.settings, .folder = job.folder, .resume = job.resume, .stop = &stop_signal},
-      console);
+  const train::TrainedRun trained = train::train_run(group,
+                                                     {.settings = job.settings,
+                                                      .folder = job.folder,
+                                                      .resume = job.resume,
+                                                      .stop = &process::stop_signal},
+                                                     console);
   if (first) show(trained, job);
   if (!trained.stopped) return 0;
   console.say(fmt::format("stopped, with a checkpoint. Continue with: dgc train --resume {}",
                           job.folder.string()));
   // Another rank may have had the signal.
-  return process::stopped_by(stop_signal != 0 ? stop_signal : SIGTERM);
+  return process::stopped_by(process::stop_signal != 0 ? process::stop_signal : SIGTERM);
 }
 
 std::chrono::milliseconds timeout_of(const train::Settings& settings) {
@@ -99,7 +85,7 @@ std::unique_ptr<Group> over_link(std::unique_ptr<Group> group, const train::Sett
 int train_as_rank(const TrainJob& job, int workers) {
   process::keep_freed_memory();
   const auto group = over_link(process::join_group("auto", timeout_of(job.settings)), job.settings);
-  stop_on_signals();  // before, there is nothing to save: a signal ends it at once
+  process::note_stop_signals();  // before, there is nothing to save: a signal ends it at once
   if (workers > 0 && workers != group->size()) {
     throw Error(ErrorCode::invalid_argument, "train", "--workers",
                 fmt::format("{} were asked for, {} were started", workers, group->size()),
@@ -112,7 +98,7 @@ int train_as_rank(const TrainJob& job, int workers) {
 }
 
 int train_in_threads(const TrainJob& job, int workers) {
-  stop_on_signals();
+  process::note_stop_signals();
   process::keep_freed_memory();
   if (workers > 1 && train::has_dropout(job.settings)) {
     throw Error(ErrorCode::invalid_argument, "train", "--launch threads",

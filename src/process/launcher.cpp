@@ -21,6 +21,7 @@
 #include "dgc/error.h"
 #include "engine/secret.h"
 #include "process/launch_folder.h"
+#include "process/stop_signal.h"
 #include "process/terminal.h"
 
 namespace dgc::process {
@@ -254,11 +255,6 @@ int wait_for(const std::vector<std::unique_ptr<Child>>& children, std::chrono::s
 }
 
 }  // namespace
-
-bool ignores_hangup(int signal) {
-  struct sigaction now {};
-  return signal == SIGHUP && sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
-}
 
 void launch(const Launch& launch) {
   interrupted = 0;

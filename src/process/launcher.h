@@ -2,19 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <csignal>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace dgc::process {
-
-/// What ends a run in good order, sent to the launcher or to a worker. SIGUSR1 is what mpirun
-/// passes on without killing anybody.
-inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-
-/// Whether it is SIGHUP, and nohup (or who else started this) wants it ignored.
-bool ignores_hangup(int signal);
 
 struct Launch {
   int workers = 1;
@@ -34,8 +26,5 @@ struct Launch {
 /// lines are printed, and Error(peer_failed) is thrown. No process outlives this one, whatever ends
 /// it. When a signal ended the run, this process ends by it too, after everything is cleared away.
 void launch(const Launch& launch);
-
-/// The exit status of a worker that stopped, in good order, because of a signal.
-constexpr int stopped_by(int signal) { return 128 + signal; }
 
 }  // namespace dgc::process
