@@ -9,8 +9,10 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "dgc/engines.h"
 #include "dgc/state.h"
 
 namespace dgc::recorded {
@@ -70,5 +72,26 @@ class Gradients {
   const std::vector<TensorSpec>& model_;
   std::ifstream file_;
 };
+
+/// Calls run(group) for each rank, in a thread of its own. Throws what any of them threw.
+template <typename Run>
+void on_all_ranks(int workers, const Run& run) {
+  const auto groups = make_local_groups(workers);
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(groups.size());
+  for (std::size_t r = 0; r < groups.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        run(*groups[r]);
+      } catch (const std::exception& error) {
+        errors[r] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    if (!error.empty()) throw std::runtime_error(error);
+  }
+}
 
 }  // namespace dgc::recorded

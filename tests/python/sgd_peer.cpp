@@ -4,9 +4,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <thread>
 
-#include "dgc/engines.h"
 #include "dgc/sgd.h"
 #include "recorded.h"
 
@@ -59,22 +57,8 @@ int main(int argc, char** argv) try {
       .momentum_correction(dgc::parse_momentum_correction(argv[8]))
       // Owners have their ranges by bucket: one, as in Python. All-gather does not depend on it.
       .bucket_bytes(std::string(argv[7]) == "owner" ? 1 << 30 : 8000);
-  const auto groups = dgc::make_local_groups(std::stoi(argv[2]));
-  std::vector<std::thread> threads;
-  std::vector<std::string> errors(groups.size());
-  for (std::size_t r = 0; r < groups.size(); ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        train(folder, *groups[r], steps, options);
-      } catch (const std::exception& error) {
-        errors[r] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::string& error : errors) {
-    if (!error.empty()) throw std::runtime_error(error);
-  }
+  dgc::recorded::on_all_ranks(std::stoi(argv[2]),
+                              [&](dgc::Group& group) { train(folder, group, steps, options); });
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "sgd_peer: %s\n", error.what());
