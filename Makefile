@@ -61,7 +61,9 @@ test: build
 check: sanitize threads fuzz lint browser
 
 check-all:
-	@$(MAKE) test sanitize threads sanitize-torch lint-all browser storm mutations
+	@$(MAKE) test
+	@DGC_STORM=1 $(MAKE) sanitize threads
+	@$(MAKE) sanitize-torch lint-all browser storm mutations
 	@$(MAKE) fuzz FUZZ_SECONDS=300
 	@if scripts/torch-environment 2.13.0; then $(MAKE) gpu; else echo "make: no PyPI: gpu is left out"; fi
 

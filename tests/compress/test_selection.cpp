@@ -168,7 +168,7 @@ TEST(Selection, GuessesLeaveNoTrace) {
         options.selection = Selection::exact;
         Worker exact(specs, options);
         std::mt19937 random(4);
-        for (int step = 0; step < 40; ++step) {
+        for (int step = 0; step < test::repeats(40, 24); ++step) {
           const float scale = step % 10 == 8 ? 100.0f : step % 10 == 9 ? 0.01f : 1.0f;
           Tensors g = test::gaussian(specs, random, scale);
           if (step % 11 == 6) g[1][77] = std::numeric_limits<float>::quiet_NaN();

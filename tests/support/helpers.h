@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dgc/dgc.h"
@@ -19,6 +21,20 @@ using Tensors = std::vector<std::vector<float>>;
 
 inline TensorSpec sparse(std::string name, std::int64_t elements) {
   return {std::move(name), {elements}, false};
+}
+
+/// How often a test repeats something. Sanitizers make that five to twenty times slower: there it
+/// is `some`, unless DGC_STORM=1 asks for `all`, as `make check-all` does.
+inline int repeats(int all, [[maybe_unused]] int some) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+  constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+  constexpr bool kSanitized = false;
+#endif
+  const char* const storm = std::getenv("DGC_STORM");
+  return kSanitized && (storm == nullptr || std::string_view(storm) != "1") ? some : all;
 }
 
 /// The code of the Error that `work` throws, or ok.
