@@ -10,7 +10,7 @@
 
 #include "dgc/sgd.h"
 #include "torch/buffers.h"
-#include "torch/decay.h"
+#include "compress/decay.h"
 #include "torch/parameters.h"
 #include "torch/pipeline.h"
 

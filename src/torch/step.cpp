@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/ended.h"
-#include "torch/decay.h"
+#include "compress/decay.h"
 #include "torch/describe.h"
 #include "torch/sgd_impl.h"
 

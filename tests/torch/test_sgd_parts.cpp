@@ -6,7 +6,7 @@
 
 #include "exchange/sampled_norm.h"
 #include "torch/bucket_plan.h"
-#include "torch/decay.h"
+#include "compress/decay.h"
 
 namespace dgc::sgd {
 namespace {

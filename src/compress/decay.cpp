@@ -5,7 +5,7 @@
 //
 // Late momentum is gradient dropping (the paper's eq. 5, its baseline): momentum on the sparse sum,
 // decay included, as torch::optim::SGD has it.
-#include "torch/decay.h"
+#include "compress/decay.h"
 
 #include <cstddef>
 

@@ -1,0 +1,626 @@
+// The requests of members, as docs/hub.md specifies them. A request that is about the next round
+// waits: its answer is the commit. So a round costs a member one round trip.
+#include "hub/hub.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "dgc/error.h"
+#include "dgc/version.h"
+#include "engine/secret.h"
+#include "hub/hub_impl.h"
+
+namespace dgc::hub {
+namespace {
+
+/// Commits in one answer; the rest comes with the next.
+constexpr std::size_t kMostBytesOfCommits = std::size_t{16} << 20;
+constexpr std::size_t kSmallBody = std::size_t{64} << 10;
+
+std::string random_text() { return detail::new_secret(); }
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& subject, const std::string& what,
+                         const std::string& hint = {}) {
+  throw Error(code, "hub", subject, what, hint);
+}
+
+/// A member's number that is of no use is taken as 0: nothing is decided by it.
+double harmless(const nlohmann::json& head, const char* name, double most) {
+  const auto found = head.find(name);
+  if (found == head.end() || !found->is_number()) return 0.0;
+  const double value = found->get<double>();
+  return value >= 0.0 && value <= most ? value : 0.0;
+}
+
+int status_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::configuration_mismatch:
+    case ErrorCode::wrong_order:
+    case ErrorCode::state_mismatch:
+    case ErrorCode::shape_mismatch:
+      return 409;
+    case ErrorCode::limit_exceeded:
+      return 413;
+    case ErrorCode::io:
+    case ErrorCode::internal:
+      return 503;
+    default:
+      return 400;
+  }
+}
+
+}  // namespace
+
+Response packet_response(const nlohmann::json& head,
+                         std::span<const std::span<const std::byte>> blobs) {
+  return {.body = std::make_shared<const Bytes>(write_packet(head, blobs))};
+}
+
+Response problem(int status, const Error& error) {
+  Response response = packet_response({{"error", error_name(error.code())},
+                                       {"subject", error.subject()},
+                                       {"problem", error.problem()},
+                                       {"hint", error.hint()}});
+  response.status = status;
+  return response;
+}
+
+Hub::Hub(std::filesystem::path folder, Journal& journal, HubOptions options, HubPlan plan,
+         HubWatcher watcher)
+    : impl_(std::make_unique<Impl>(std::move(folder), journal, std::move(options), std::move(plan),
+                                   std::move(watcher))) {}
+Hub::~Hub() = default;
+
+Hub::Impl::Impl(std::filesystem::path folder_of_run, Journal& the_journal, HubOptions the_options,
+                HubPlan the_plan, HubWatcher the_watcher)
+    : folder(std::move(folder_of_run)),
+      journal(the_journal),
+      options(std::move(the_options)),
+      plan(std::move(the_plan)),
+      watcher(std::move(the_watcher)),
+      rounds(options.rules) {
+  options.terms.check();
+  if (!journal.fact("run")) journal.set_fact("run", random_text());
+  if (journal.fact("model")) resume();
+}
+
+bool Hub::finished() const noexcept { return impl_->done; }
+std::uint64_t Hub::round() const noexcept { return impl_->rounds.closed(); }
+Replica* Hub::replica() noexcept { return impl_->replica ? &*impl_->replica : nullptr; }
+const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
+const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
+const HubPlan& Hub::plan() const noexcept { return impl_->plan; }
+void Hub::save() {
+  if (impl_->has_parameters && impl_->failure.empty()) impl_->write_snapshot();
+}
+
+std::size_t Hub::body_limit(const Request& head) {
+  if (head.method == "GET") return 0;
+  const auto token = impl_->journal.check_token(head.token);
+  if (!token) return 0;
+  if (head.path == "/v1/enroll") return token->right == Right::invite ? kSmallBody : 0;
+  if (token->right != Right::work) return 0;
+  if (head.path == "/v1/wait" || head.path == "/v1/leave" || head.path == "/v1/evaluation") {
+    return kSmallBody;
+  }
+  if (head.path == "/v1/join") return kLongestHead;
+  std::uint64_t elements = impl_->options.most_parameters;
+  if (impl_->replica) {
+    elements = impl_->replica->buffers().size();
+    for (const TensorSpec& spec : impl_->replica->model()) elements += spec.elements() + 64;
+  }
+  // Whole, in the widest values, with positions' bits and headers.
+  if (head.path == "/v1/initial" || head.path == "/v1/round") return elements * 5 + kSmallBody;
+  return 0;
+}
+
+void Hub::count_refused(const std::string& origin, const std::string& why, double now) {
+  ++impl_->refused;
+  // One line for an origin in a while is enough to know; the count says how often.
+  auto& counts = impl_->refused_by_origin;
+  if (counts.size() > 1000) counts.clear();
+  const std::uint64_t count = ++counts[origin];
+  if ((count & (count - 1)) != 0) return;
+  impl_->note("", fmt::format("refused {}: {} ({} times so far)", origin, why, count), now);
+}
+
+std::uint64_t Hub::handle(const Request& request, double now, const Respond& respond) {
+  ++impl_->requests;
+  std::uint64_t waits = 0;
+  std::optional<Response> response;
+  try {
+    response = impl_->answer(request, now, respond, waits);
+  } catch (const Error& error) {
+    const int status = status_of(error.code());
+    if (status == 400) count_refused(request.origin, error.what(), now);
+    response = problem(status, error);
+    waits = 0;
+  } catch (const std::exception& error) {
+    response = problem(503, as_error(error));
+    waits = 0;
+  }
+  if (waits == 0) respond(std::move(*response));
+  return waits;
+}
+
+void Hub::give_up(std::uint64_t waiting) noexcept {
+  impl_->waiting.remove_if([&](const Impl::Waiting& w) { return w.id == waiting; });
+}
+
+void Hub::connection_lost(const std::string& session, double now) {
+  const auto found = impl_->sessions.find(session);
+  if (found == impl_->sessions.end()) return;
+  Impl::Guest& guest = impl_->guests[found->second];
+  if (!guest.here) return;
+  guest.here = false;
+  impl_->rounds.depart(found->second);
+  impl_->note(found->second, "connection lost", now);
+  impl_->close_all_due(now);
+}
+
+Response Hub::Impl::answer(const Request& request, double now, const Respond& respond,
+                           std::uint64_t& waits) {
+  const auto token = journal.check_token(request.token);
+  if (!token) {
+    Response response = problem(401, Error(ErrorCode::invalid_argument, "hub", "token",
+                                           "is unknown or revoked",
+                                           "ask whoever runs the hub for another"));
+    return response;
+  }
+  const auto need = [&](Right right) {
+    if (token->right == right) return;
+    refuse(ErrorCode::configuration_mismatch, fmt::format("token '{}'", token->name),
+           fmt::format("is for '{}', not for '{}'", name_of(token->right), name_of(right)));
+  };
+  const std::string& name = token->name;
+  const bool post = request.method == "POST";
+  if (!post && request.path == "/v1/run") return packet_response(run_facts());
+  if (!post && (request.path == "/v1/commits" || request.path == "/v1/snapshot")) {
+    need(Right::work);
+    if (request.path == "/v1/snapshot") return snapshot();
+    std::uint64_t after = 0;
+    const std::string_view query = request.query;
+    if (!query.starts_with("after=") ||
+        std::from_chars(query.data() + 6, query.data() + query.size(), after).ec != std::errc{}) {
+      refuse(ErrorCode::invalid_argument, "commits", "needs after=ROUND");
+    }
+    return commits(after);
+  }
+  if (!post) refuse(ErrorCode::invalid_argument, request.path, "is no request of a hub");
+
+  const Packet packet = read_packet(request.body);
+  if (request.path == "/v1/enroll") {
+    need(Right::invite);
+    return enroll(packet, now);
+  }
+  need(Right::work);
+  if (request.path == "/v1/join") return join(name, request, packet, now);
+  Guest& guest = guest_of(packet, name, now);
+  guest.line.bytes_up += request.body.size();
+  bytes_up += request.body.size();
+  if (request.path == "/v1/initial") return initial(name, packet, now);
+  if (request.path == "/v1/evaluation") return evaluation(name, packet, now);
+  if (request.path == "/v1/leave") return leave(name, packet, now);
+  if (request.path != "/v1/round" && request.path != "/v1/wait") {
+    refuse(ErrorCode::invalid_argument, request.path, "is no request of a hub");
+  }
+  if (!has_parameters) refuse(ErrorCode::wrong_order, "round", "there are no parameters yet");
+  const std::uint64_t sequence = whole_number(packet.head, "sequence");
+  const std::uint64_t have = whole_number(packet.head, "have");
+  guest.rtt = harmless(packet.head, "rtt", 1e6);
+  if (packet.head.contains("saved")) set_saved(name, whole_number(packet.head, "saved"));
+  if (request.path == "/v1/round") {
+    if (auto said = take_message(name, packet, now)) return std::move(*said);
+  }
+  // One answer waits for each member: the one before has lost its reader.
+  waiting.remove_if([&](const Waiting& w) { return w.name == name; });
+  if (auto now_known = reply(name, sequence, have, now, /*must=*/false)) return *now_known;
+  waits = ++last_id;
+  waiting.push_back({waits, name, sequence, have, now, respond});
+  close_all_due(now);
+  return {};
+}
+
+nlohmann::json Hub::Impl::run_facts() const {
+  return {{"protocol", kProtocol},
+          {"version", DGC_VERSION},
+          {"run", *journal.fact("run")},
+          {"settings", options.settings},
+          {"terms", to_json(options.terms)},
+          {"private_data", plan.private_data},
+          {"round", rounds.closed()},
+          {"finished", done}};
+}
+
+Response Hub::Impl::enroll(const Packet& packet, double now) {
+  const std::string wanted = text(packet.head, "name");
+  if (!is_name(wanted) || wanted.size() > 56) {
+    refuse(ErrorCode::invalid_argument, "name", "is no name of a member",
+           "use up to 56 letters, digits, '-' and '_'");
+  }
+  const auto known = journal.tokens();
+  if (known.size() >= 100'000) refuse(ErrorCode::limit_exceeded, "members", "are too many");
+  const auto taken = [&](const std::string& name) {
+    return std::any_of(known.begin(), known.end(), [&](const auto& t) { return t.name == name; });
+  };
+  std::string name = wanted;
+  for (int i = 2; taken(name); ++i) name = fmt::format("{}-{}", wanted, i);
+  const std::string token = journal.add_token(name, Right::work, now + clock_offset);
+  note(name, "got a token by the invitation", now);
+  return packet_response({{"name", name}, {"token", token}});
+}
+
+Response Hub::Impl::join(const std::string& name, const Request& request, const Packet& packet,
+                         double now) {
+  const nlohmann::json& head = packet.head;
+  if (whole_number(head, "protocol") != kProtocol || text(head, "version") != DGC_VERSION) {
+    refuse(ErrorCode::configuration_mismatch, "version",
+           fmt::format("the hub has dgc {} (protocol {}), the member dgc {} (protocol {})",
+                       DGC_VERSION, kProtocol, text(head, "version"),
+                       whole_number(head, "protocol")),
+           "install the same version on both");
+  }
+  const auto model = model_from(head.at("model"), options.most_parameters);
+  const auto buffers = model_from(head.at("buffers"), options.most_parameters);
+  if (model.empty()) refuse(ErrorCode::bad_state, "model", "has no tensor");
+  const auto positions = static_cast<std::int64_t>(
+      std::min<std::uint64_t>(whole_number(head, "positions"), std::uint64_t{1} << 62));
+  const std::string data = text(head, "data");
+  if (!replica) {
+    if (!plan.private_data) {
+      if (positions < 1) refuse(ErrorCode::invalid_argument, "data", "has no examples");
+      plan.positions = positions;
+      journal.set_fact("positions", fmt::format("{}", positions));
+    }
+    journal.set_fact("data", data);
+    begin(model, buffers);
+  } else if (to_json(model) != to_json(replica->model()) ||
+             to_json(buffers) != to_json(replica->buffer_specs())) {
+    refuse(ErrorCode::configuration_mismatch, "model",
+           "is not the one that this run trains", "use the settings that the hub gives");
+  }
+  if (!plan.private_data && (positions != plan.positions || data != journal.fact("data"))) {
+    refuse(ErrorCode::configuration_mismatch, "data",
+           fmt::format("the run has {} ({} positions), the member has {} ({})",
+                       *journal.fact("data"), plan.positions, data, positions),
+           "give all members the same data, or start the hub with --private-data");
+  }
+
+  Guest& guest = guests[name];
+  sessions.erase(guest.session);
+  guest.session = random_text();
+  sessions[guest.session] = name;
+  guest.seen = now;
+  guest.origin = request.origin;
+  waiting.remove_if([&](const Waiting& w) { return w.name == name; });
+
+  // Where it can go on from: as it is, if it still lives, or from one of the states that it has
+  // saved, the newest that nobody else works on by now.
+  const bool alive = flag(head, "alive");
+  const std::uint64_t last = whole_number(head, "sequence");
+  std::uint64_t resume_from = alive ? last : 0;
+  if (guest.line.revoked_after) resume_from = 0;
+  if (!alive || guest.line.revoked_after) {
+    if (head.contains("saved") && head["saved"].is_array()) {
+      for (const nlohmann::json& entry : head["saved"]) {
+        if (!entry.is_number_unsigned()) continue;
+        const auto sequence = entry.get<std::uint64_t>();
+        if (guest.line.revoked_after && sequence > *guest.line.revoked_after) continue;
+        resume_from = std::max(resume_from, sequence);
+      }
+    }
+    rounds.withdraw(name);
+    inside.erase(name);
+    if (leases) {
+      const std::int64_t lost = leases->held_by(name);
+      leases->release_after(name, resume_from);
+      if (lost > leases->held_by(name) && !guest.line.revoked_after) {
+        note(name, fmt::format("came back from what it had saved at message {}", resume_from), now);
+      }
+    }
+    guest.line.saved = resume_from;
+    guest.line.revoked_after.reset();
+    journal.save_member(name, guest.line);
+  }
+  const Outcome outcome = rounds.outcome_of(name, last);
+  rounds.arrive(name, now);
+  rounds.told(name, now);
+  if (!guest.here) note(name, fmt::format("joined from {}", request.origin), now);
+  guest.here = true;
+  const Rounds::Member& member = rounds.members().at(name);
+  nlohmann::json said = {{"session", guest.session},
+                         {"name", name},
+                         {"round", rounds.closed()},
+                         {"needs_parameters", !has_parameters},
+                         {"resume_from", resume_from},
+                         // The hub's last word on its messages: the next has a number above it.
+                         {"last_sequence", member.sequence},
+                         {"outcome", static_cast<int>(outcome)},
+                         {"outcome_round", member.outcome_round},
+                         {"finished", done}};
+  return packet_response(said);
+}
+
+Hub::Impl::Guest& Hub::Impl::guest_of(const Packet& packet, const std::string& name, double now) {
+  const std::string session = text(packet.head, "session");
+  Guest& guest = guests[name];
+  if (guest.session.empty() || session != guest.session) {
+    refuse(ErrorCode::wrong_order, fmt::format("session of '{}'", name),
+           "is over: another process has joined by this name, or the hub was started again",
+           "join again");
+  }
+  guest.seen = now;
+  if (!guest.here) {
+    guest.here = true;
+    rounds.arrive(name, now);
+    note(name, "is back", now);
+  }
+  return guest;
+}
+
+Response Hub::Impl::initial(const std::string& name, const Packet& packet, double now) {
+  if (has_parameters) return packet_response({{"taken", false}});
+  // As a snapshot of round 0: checked like one.
+  Replica first(replica->model(), replica->buffer_specs(), options.terms);
+  first.load(packet.blob(0));
+  if (first.round() != 0) refuse(ErrorCode::bad_state, "parameters", "are not of round 0");
+  *replica = std::move(first);
+  write_snapshot();
+  has_parameters = true;
+  note(name, "gave the initial parameters", now);
+  return packet_response({{"taken", true}});
+}
+
+Response Hub::Impl::commits(std::uint64_t after) const {
+  const auto first = journal.first_commit();
+  const std::uint64_t last = rounds.closed();
+  const bool gone = after < last && (!first || *first > after + 1);
+  nlohmann::json head = {{"round", last}, {"snapshot", gone}};
+  std::vector<Bytes> packets;
+  std::size_t size = 0;
+  for (std::uint64_t r = after + 1; !gone && r <= last && size < kMostBytesOfCommits; ++r) {
+    packets.push_back(*journal.commit_packet(r));
+    size += packets.back().size();
+  }
+  const std::vector<std::span<const std::byte>> blobs(packets.begin(), packets.end());
+  return packet_response(head, blobs);
+}
+
+Response Hub::Impl::snapshot() {
+  if (!has_parameters) refuse(ErrorCode::wrong_order, "snapshot", "there are no parameters yet");
+  return {.body = std::make_shared<const Bytes>(replica->snapshot())};
+}
+
+std::optional<Response> Hub::Impl::take_message(const std::string& name, const Packet& packet,
+                                                double now) {
+  const nlohmann::json& head = packet.head;
+  const std::uint64_t sequence = whole_number(head, "sequence");
+  const std::uint64_t base = whole_number(head, "base");
+  Guest& guest = guests[name];
+  if (rounds.outcome_of(name, sequence) != Outcome::none) return std::nullopt;  // sent again
+  // Everything is checked before anything changes.
+  Inside in{.part = {.member = name,
+                     .sequence = sequence,
+                     .base = base,
+                     .examples = whole_number(head, "examples")},
+            .message = Bytes(packet.blob(0).begin(), packet.blob(0).end()),
+            .loss = harmless(head, "loss", 1e30)};
+  const CheckedMessage message(in.message);
+  for (const FrameInfo& frame : message.frames()) {
+    if (frame.tensor >= replica->model().size()) {
+      refuse(ErrorCode::unknown_tensor, fmt::format("tensor {}", frame.tensor),
+             "is not in the model");
+    }
+    if (frame.elements != replica->model()[frame.tensor].elements()) {
+      refuse(ErrorCode::invalid_argument, replica->model()[frame.tensor].name,
+             "has another size than in the model");
+    }
+  }
+  const std::int64_t most = 4 * std::max<std::int64_t>(plan.batch, 1);
+  if (in.part.examples < 1 || in.part.examples > static_cast<std::uint64_t>(most)) {
+    refuse(ErrorCode::invalid_argument, "examples",
+           fmt::format("are {}, not 1 to {}", in.part.examples, most));
+  }
+  if (packet.blobs.size() > 1 && !packet.blobs[1].empty()) {
+    if (packet.blobs[1].size() != replica->buffers().size() * sizeof(float)) {
+      refuse(ErrorCode::invalid_argument, "buffers", "have another size than the model's");
+    }
+    in.buffers.assign(packet.blobs[1].begin(), packet.blobs[1].end());
+  }
+  if (options.norm_bound > 0.0) {
+    double squares = 0.0;
+    for (const Entries& entries : decode_entries(message, kMaxElements)) {
+      for (const float x : entries.values) squares += static_cast<double>(x) * x;
+    }
+    // By example: who has more of them sends larger sums.
+    in.norm = std::sqrt(squares) / static_cast<double>(in.part.examples);
+  }
+  const double seconds = harmless(head, "seconds", 1e6);
+  if (seconds > 0.0) {
+    const double speed = static_cast<double>(in.part.examples) / seconds;
+    guest.speed = guest.speed == 0.0 ? speed : 0.7 * guest.speed + 0.3 * speed;
+  }
+  guest.loss = in.loss;
+  guest.residual_norm = harmless(head, "residual", 1e30);
+  guest.evaluates = false;
+  const Outcome outcome = rounds.message(name, sequence, base, now);
+  if (outcome == Outcome::none) {
+    refuse(ErrorCode::wrong_order, fmt::format("message {} of '{}'", sequence, name),
+           fmt::format("another one is due, after {}", rounds.members().at(name).sequence),
+           "join again");
+  }
+  if (outcome == Outcome::open) inside[name] = std::move(in);
+  if (outcome == Outcome::taken_back) note(name, "sent a message that was too old", now);
+  return std::nullopt;
+}
+
+Response Hub::Impl::evaluation(const std::string& name, const Packet& packet, double now) {
+  EvaluationNote said{.round = whole_number(packet.head, "round"),
+                      .loss = number(packet.head, "loss"),
+                      .member = name};
+  for (const nlohmann::json& metric : packet.head.at("metrics")) {
+    if (!metric.is_array() || metric.size() != 2 || !metric[0].is_string() ||
+        !metric[1].is_number() || said.metrics.size() >= 16) {
+      refuse(ErrorCode::bad_state, "metrics", "are no list of names and numbers");
+    }
+    said.metrics.emplace_back(metric[0], metric[1]);
+  }
+  if (said.metrics.empty()) refuse(ErrorCode::bad_state, "metrics", "are none");
+  said.metric = said.metrics.front().second;
+  Guest& guest = guests[name];
+  guest.evaluates = false;
+  rounds.arrive(name, now);
+  rounds.told(name, now);
+  journal.add_evaluation(said, now + clock_offset);
+  if (watcher.evaluated) watcher.evaluated(said);
+  return packet_response({{"taken", true}});
+}
+
+Response Hub::Impl::leave(const std::string& name, const Packet& packet, double now) {
+  if (packet.head.contains("saved")) set_saved(name, whole_number(packet.head, "saved"));
+  Guest& guest = guests[name];
+  if (leases) leases->release_after(name, guest.line.saved);
+  journal.save_member(name, guest.line);
+  guest.here = false;
+  sessions.erase(guest.session);
+  guest.session.clear();
+  waiting.remove_if([&](const Waiting& w) { return w.name == name; });
+  rounds.depart(name);
+  note(name, "left", now);
+  close_all_due(now);
+  return packet_response({{"round", rounds.closed()}});
+}
+
+void Hub::Impl::set_saved(const std::string& name, std::uint64_t saved) {
+  Guest& guest = guests[name];
+  if (saved <= guest.line.saved) return;
+  guest.line.saved = saved;
+  if (leases) leases->saved(name, saved);
+}
+
+std::int64_t Hub::Impl::share_of(const Guest& guest) const {
+  // A slow member gets as many as it can do in the time of the median one.
+  std::vector<double> speeds;
+  for (const auto& [name, other] : guests) {
+    if (other.here && other.speed > 0.0) speeds.push_back(other.speed);
+  }
+  if (guest.speed <= 0.0 || speeds.size() < 2) return plan.batch;
+  const auto middle = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
+  std::nth_element(speeds.begin(), middle, speeds.end());
+  const double share = static_cast<double>(plan.batch) * guest.speed / *middle;
+  // Speeds are never quite the same: who is nearly as fast does as much.
+  if (share > 0.75 * static_cast<double>(plan.batch)) return plan.batch;
+  return std::clamp<std::int64_t>(std::llround(share), 1, plan.batch);
+}
+
+Lease Hub::Impl::lease_for(const std::string& name, std::uint64_t sequence) {
+  const std::int64_t count = share_of(guests.at(name));
+  if (!leases) return {.sequence = sequence, .count = count};
+  if (leases->has(name, sequence)) return leases->take(name, sequence, count);
+  const Lease lease = leases->take(name, sequence, count);
+  // Before anybody is told of it: after a crash nobody else must get the same.
+  if (lease.count > 0) journal.set_fact("leases", leases->to_json().dump());
+  return lease;
+}
+
+std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t sequence,
+                                         std::uint64_t have, double now, bool must) {
+  const Outcome outcome = sequence == 0 ? Outcome::none : rounds.outcome_of(name, sequence);
+  const std::uint64_t last = rounds.closed();
+  Lease lease{.sequence = sequence + 1};
+  if (outcome != Outcome::open && !done) lease = lease_for(name, sequence + 1);
+  const bool nothing = outcome == Outcome::open || (lease.count == 0 && !done);
+  // Somebody who has nothing to do saves, so that what it did is known to be done.
+  const Guest& guest = guests.at(name);
+  const bool save = lease.count == 0 && outcome != Outcome::open && guest.line.saved < sequence;
+  if (nothing && !save && !must && have >= last) return std::nullopt;
+  if (outcome == Outcome::open && !must) return std::nullopt;
+
+  nlohmann::json head = {{"outcome", static_cast<int>(outcome)},
+                         {"outcome_round", 0},
+                         {"round", last},
+                         {"save", save},
+                         {"saved", guest.line.saved},
+                         {"finished", done}};
+  head["members"] = std::max<std::int64_t>(
+      1, std::count_if(rounds.members().begin(), rounds.members().end(),
+                       [](const auto& m) { return m.second.active; }));
+  if (const auto found = rounds.members().find(name); found != rounds.members().end()) {
+    head["outcome_round"] = found->second.outcome_round;
+  }
+  std::vector<Bytes> packets;
+  bool gone = false;
+  if (outcome != Outcome::open) {
+    const auto first = journal.first_commit();
+    gone = have < last && (!first || *first > have + 1);
+    std::size_t size = 0;
+    for (std::uint64_t r = have + 1; !gone && r <= last && size < kMostBytesOfCommits; ++r) {
+      packets.push_back(*journal.commit_packet(r));
+      size += packets.back().size();
+    }
+    const HubPlan::Pace now_due = pace();
+    head["lease"] = {{"sequence", lease.sequence},
+                     {"epoch", lease.epoch},
+                     {"first", lease.first},
+                     {"count", lease.count}};
+    head["ratio"] = now_due.ratio;
+    head["inner_lr"] = now_due.inner_lr;
+    // The commit that its next message will be in, if all goes as usual.
+    const bool asked = plan.evaluate_every > 0 && (last + 1) % plan.evaluate_every == 0;
+    head["buffers"] = !replica->buffers().empty() && asked;
+    const bool evaluates = evaluation_due != 0 && lease.count > 0 && have + packets.size() >= last;
+    head["evaluate"] = evaluates;
+    if (evaluates) {
+      evaluation_due = 0;
+      guests.at(name).evaluates = true;
+    }
+    rounds.told(name, now);
+    if (evaluates) rounds.depart(name);  // nobody waits for it meanwhile
+  }
+  head["snapshot"] = gone;
+  const std::vector<std::span<const std::byte>> blobs(packets.begin(), packets.end());
+  Response response = packet_response(head, blobs);
+  guests.at(name).line.bytes_down += response.body->size();
+  bytes_down += response.body->size();
+  return response;
+}
+
+void Hub::Impl::answer_waiting(double now, bool all) {
+  for (auto it = waiting.begin(); it != waiting.end();) {
+    const bool must = all || now - it->since >= options.poll;
+    std::optional<Response> response;
+    try {
+      response = reply(it->name, it->sequence, it->have, now, must);
+    } catch (const std::exception& error) {
+      response = problem(503, as_error(error));
+    }
+    if (!response) {
+      ++it;
+      continue;
+    }
+    const Respond respond = std::move(it->respond);
+    it = waiting.erase(it);
+    respond(std::move(*response));
+  }
+}
+
+void Hub::Impl::note(const std::string& member, const std::string& what, double now) {
+  journal.add_event({now + clock_offset, rounds.closed(), member, what});
+  if (watcher.said) watcher.said(member.empty() ? what : member + ": " + what);
+}
+
+double Hub::tick(double now) {
+  impl_->close_all_due(now);
+  double next = std::min(now + 5.0, impl_->lost_members(now));
+  impl_->answer_waiting(now, /*all=*/false);
+  for (const auto& waiting : impl_->waiting) {
+    next = std::min(next, waiting.since + impl_->options.poll);
+  }
+  if (const auto look = impl_->rounds.next_look()) next = std::min(next, *look);
+  return std::max(next, now + 0.001);
+}
+
+}  // namespace dgc::hub

@@ -1,0 +1,338 @@
+// Closing a round: make the commit, write it down, apply it, answer who waits. In this order: a
+// commit that is written has happened, and one that is not has not.
+//
+// With Down::select the hub is the owner of everything (exchange/owners.h): what it receives goes
+// into its residual, the largest entries of that are the commit, and the rest stays. Global momentum
+// is in that residual, too: m times what was applied goes back into it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "base/file.h"
+#include "dgc/error.h"
+#include "hub/hub_impl.h"
+
+namespace dgc::hub {
+namespace {
+
+constexpr std::size_t kSnapshots = 2;  // that are kept
+
+std::string snapshot_name(std::uint64_t round) { return fmt::format("round-{:09}.snapshot", round); }
+
+Bytes boxed(const std::vector<Bytes>& messages) {
+  const std::vector<std::span<const std::byte>> blobs(messages.begin(), messages.end());
+  return write_packet(nlohmann::json::object(), blobs);
+}
+
+}  // namespace
+
+void Hub::Impl::begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers) {
+  if (plan.positions > 0) {
+    const auto total = static_cast<std::int64_t>(
+        std::ceil(plan.epochs * static_cast<double>(plan.positions) - 1e-6));
+    if (!plan.private_data) leases.emplace(plan.positions, total);
+    if (plan.evaluate_every == 0) {
+      // About once an epoch, of the members that are usual.
+      plan.evaluate_every = std::max<std::uint64_t>(
+          1, static_cast<std::uint64_t>(plan.positions / std::max<std::int64_t>(plan.batch, 1) / 4));
+    }
+  }
+  journal.set_fact("model", nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}
+                                .dump());
+  if (options.terms.down == Down::select) {
+    residual.emplace(model, 0, 1, /*with_velocity=*/false);
+    selector.emplace(*residual, options.terms.hub_options());
+  }
+  replica.emplace(std::move(model), std::move(buffers), options.terms);
+}
+
+void Hub::Impl::resume() {
+  const nlohmann::json known = nlohmann::json::parse(*journal.fact("model"));
+  if (const auto positions = journal.fact("positions")) {
+    std::from_chars(positions->data(), positions->data() + positions->size(), plan.positions);
+  }
+  begin(model_from(known.at("model"), options.most_parameters),
+        model_from(known.at("buffers"), options.most_parameters));
+  std::map<std::string, Rounds::Member> members;
+  for (const auto& [name, line] : journal.members()) {
+    guests[name].line = line;
+    members[name] = line.rounds;
+  }
+  const auto snapshots = journal.snapshots();
+  const auto last = journal.last_commit();
+  rounds.resume(last ? last->round : 0, std::move(members));
+  if (last) {
+    examples = last->examples;
+    bytes_up = last->bytes_up;
+    bytes_down = last->bytes_down;
+  }
+  if (leases) {
+    if (const auto kept = journal.fact("leases")) {
+      leases = Leases::from(nlohmann::json::parse(*kept));
+    }
+  }
+  if (snapshots.empty()) return;  // nobody gave parameters yet
+  {
+    const MappedFile file(folder / snapshots.front().second);
+    const Packet packet = replica->load(file.contents());
+    if (residual) {
+      const auto saved = packet.blob(Replica::first_extra());
+      std::size_t at = 0;
+      for (std::size_t t = 0; t < residual->tensors().size(); ++t) {
+        const std::span<float> v = residual->residual(t);
+        if (at + v.size_bytes() > saved.size()) {
+          throw Error(ErrorCode::truncated, "hub", snapshots.front().second, "ends early");
+        }
+        if (!v.empty()) std::memcpy(v.data(), saved.data() + at, v.size_bytes());
+        at += v.size_bytes();
+      }
+    }
+  }
+  for (std::uint64_t r = replica->round() + 1; r <= rounds.closed(); ++r) {
+    const auto packet = journal.commit_packet(r);
+    if (!packet) {
+      throw Error(ErrorCode::io, "hub", fmt::format("commit {}", r), "is missing in the journal");
+    }
+    const Commit commit = commit_from(*packet);
+    if (residual) redo_selection(commit, *journal.commit_inbox(r));
+    replica->apply(commit);
+  }
+  has_parameters = true;
+  done = journal.fact("finished").has_value();
+}
+
+double Hub::Impl::epoch() const {
+  if (plan.positions == 0) return 0.0;
+  const double taken = leases ? static_cast<double>(leases->taken()) : static_cast<double>(examples);
+  return taken / static_cast<double>(plan.positions);
+}
+
+HubPlan::Pace Hub::Impl::pace() const { return plan.pace(epoch(), rounds.closed()); }
+
+Commit Hub::Impl::make_commit(const std::vector<std::string>& names) {
+  const HubPlan::Pace due = pace();
+  Commit commit{.round = rounds.closed(),
+                .lr = static_cast<float>(due.lr),
+                .share = 1.0f,
+                .ratio = due.ratio};
+  std::vector<double> norms;
+  for (const std::string& name : names) norms.push_back(inside.at(name).norm);
+  std::vector<double> sorted = norms;
+  std::sort(sorted.begin(), sorted.end());
+  const double median = sorted[(sorted.size() - 1) / 2];
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Part part = inside.at(names[i]).part;
+    const double most = options.norm_bound * median;
+    if (options.norm_bound > 0.0 && norms[i] > most) {
+      part.factor = static_cast<float>(most / norms[i]);
+      ++scaled;
+    }
+    commit.parts.push_back(std::move(part));
+  }
+  const std::size_t size = replica->buffers().size();
+  std::vector<double> means(size);
+  double weight = 0.0;
+  for (const std::string& name : names) {
+    const Inside& in = inside.at(name);
+    if (in.buffers.empty()) continue;
+    std::vector<float> values(size);
+    std::memcpy(values.data(), in.buffers.data(), in.buffers.size());
+    if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) {
+      continue;
+    }
+    const auto w = static_cast<double>(in.part.examples);
+    for (std::size_t i = 0; i < size; ++i) means[i] += w * static_cast<double>(values[i]);
+    weight += w;
+  }
+  if (weight > 0.0) {
+    std::vector<float> values(size);
+    for (std::size_t i = 0; i < size; ++i) values[i] = static_cast<float>(means[i] / weight);
+    const auto bytes = std::as_bytes(std::span(values));
+    commit.buffers.assign(bytes.begin(), bytes.end());
+  }
+  if (commit.round % static_cast<std::uint64_t>(options.terms.check_every) == 0) {
+    commit.parameters = replica->hash();
+  }
+  return commit;
+}
+
+Bytes Hub::Impl::select(const Commit& commit, const std::vector<Bytes>& messages) {
+  const auto share = static_cast<float>(1.0 / static_cast<double>(commit.examples()));
+  std::vector<std::vector<float>> sums;
+  std::vector<std::span<float>> targets;
+  for (const TensorSpec& spec : replica->model()) sums.emplace_back(spec.elements(), 0.0f);
+  targets.assign(sums.begin(), sums.end());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    decode_add(CheckedMessage(messages[i]), targets, share * commit.parts[i].factor);
+  }
+  std::vector<Gradient> gradients;
+  for (std::size_t t = 0; t < sums.size(); ++t) gradients.push_back({t, sums[t]});
+  selector->change_schedule(
+      Schedule(options.down_ratio > 0.0 ? options.down_ratio : commit.ratio));
+  Bytes message(selector->bound(gradients));
+  message.resize(selector->compress(gradients, message));
+  selector->applied(CheckedMessage(message));
+  return message;
+}
+
+void Hub::Impl::redo_selection(const Commit& commit, std::span<const std::byte> inbox) {
+  const Packet packet = read_packet(inbox);
+  std::vector<Bytes> messages;
+  for (const auto& blob : packet.blobs) messages.emplace_back(blob.begin(), blob.end());
+  const Bytes again = select(commit, messages);
+  selector->commit();
+  if (again != commit.messages.at(0)) {
+    throw Error(ErrorCode::diverged, "hub", fmt::format("commit {}", commit.round),
+                "the hub would select something else now than it did",
+                "its folder was changed, or the version of dgc; restore it from a backup");
+  }
+}
+
+void Hub::Impl::close(double now) {
+  const double open_for = now - opened;
+  // Everything that can fail comes first; then the journal; then memory.
+  Rounds after = rounds;
+  const std::vector<std::string> names = after.close(now);
+  std::swap(rounds, after);  // make_commit and pace look at the closed round
+  Commit commit;
+  std::vector<Bytes> messages;
+  CommitLine line;
+  bool selected = false;
+  try {
+    commit = make_commit(names);
+    for (const std::string& name : names) messages.push_back(inside.at(name).message);
+    if (options.terms.down == Down::select) {
+      commit.messages = {select(commit, messages)};
+      selected = true;
+    } else {
+      commit.share = static_cast<float>(1.0 / static_cast<double>(commit.examples()));
+      commit.messages = messages;
+    }
+    double loss = 0.0;
+    for (const std::string& name : names) {
+      loss += inside.at(name).loss * static_cast<double>(inside.at(name).part.examples);
+    }
+    line = {.round = commit.round,
+            .time = now + clock_offset,
+            .seconds = open_for,
+            .loss = loss / static_cast<double>(commit.examples()),
+            .lr = commit.lr,
+            .ratio = commit.ratio,
+            .examples = examples + commit.examples(),
+            .members = names.size(),
+            .bytes_up = bytes_up,
+            .bytes_down = bytes_down};
+    Transaction transaction(journal.database());
+    journal.add_commit(line, to_bytes(commit), selected ? boxed(messages) : Bytes());
+    for (const std::string& name : names) {
+      MemberLine& of = guests.at(name).line;
+      of.rounds = rounds.members().at(name);
+      of.examples += inside.at(name).part.examples;
+      journal.save_member(name, of);
+    }
+    // The leases that go with the answers are written with the commit, at no cost of their own.
+    if (leases) {
+      for (const std::string& name : names) {
+        lease_for(name, rounds.members().at(name).sequence + 1);
+      }
+    }
+    transaction.commit();
+  } catch (const std::exception& error) {
+    if (selected) selector->restore();
+    std::swap(rounds, after);
+    failure = error.what();
+    throw;
+  }
+  if (selected) selector->commit();
+  replica->apply(commit);
+  examples = line.examples;
+  inside.clear();
+  opened = now;
+  const std::uint64_t round = commit.round;
+  if (plan.evaluate_every > 0 && round % plan.evaluate_every == 0) evaluation_due = round;
+  if (watcher.committed) watcher.committed(line);
+  if (round % plan.snapshot_every == 0) write_snapshot();
+}
+
+void Hub::Impl::close_all_due(double now) {
+  const auto due = [&] {
+    return failure.empty() && has_parameters && !done && rounds.is_due(now);
+  };
+  do {
+    while (due()) {
+      close(now);
+      finish_if_done(now);
+    }
+    finish_if_done(now);
+    answer_waiting(now, /*all=*/false);  // who is to evaluate now is not waited for any more
+  } while (due());
+}
+
+void Hub::Impl::finish_if_done(double now) {
+  if (done || !has_parameters) return;
+  const bool by_rounds = plan.rounds > 0 && rounds.closed() >= plan.rounds;
+  const bool by_data = leases ? leases->finished()
+                              : plan.rounds == 0 && plan.positions > 0 && epoch() >= plan.epochs;
+  if (!by_rounds && !by_data) return;
+  write_snapshot();
+  journal.set_fact("finished", "yes");
+  done = true;
+  note("", fmt::format("finished after {} rounds", rounds.closed()), now);
+}
+
+double Hub::Impl::lost_members(double now) {
+  double next = now + 60.0;
+  for (auto& [name, guest] : guests) {
+    if (!leases || !leases->has_any(name)) continue;
+    const bool silent = !rounds.members().contains(name) || !rounds.members().at(name).active;
+    if (!silent) continue;
+    if (now - guest.seen < options.lost_after) {
+      next = std::min(next, guest.seen + options.lost_after);
+      continue;
+    }
+    // What it did and has not saved is done by others: it must not come in any more.
+    leases->release_after(name, guest.line.saved);
+    guest.line.revoked_after = guest.line.saved;
+    sessions.erase(guest.session);
+    guest.session.clear();
+    Transaction transaction(journal.database());
+    journal.save_member(name, guest.line);
+    journal.set_fact("leases", leases->to_json().dump());
+    transaction.commit();
+    note(name, "was silent for long: others do what it has not saved", now);
+  }
+  return next;
+}
+
+void Hub::Impl::write_snapshot() {
+  const std::uint64_t round = replica->round();
+  const std::string name = snapshot_name(round);
+  std::vector<std::span<const std::byte>> extra;
+  Bytes rest;
+  if (residual) {
+    for (std::size_t t = 0; t < residual->tensors().size(); ++t) {
+      const auto bytes = std::as_bytes(std::as_const(*residual).residual(t));
+      rest.insert(rest.end(), bytes.begin(), bytes.end());
+    }
+    extra.emplace_back(rest);
+  }
+  AtomicFile file(folder / name);
+  file.write(replica->snapshot({}, extra));
+  file.commit();
+  Transaction transaction(journal.database());
+  journal.add_snapshot(round, name);
+  const auto all = journal.snapshots();
+  for (std::size_t i = kSnapshots; i < all.size(); ++i) {
+    std::error_code error;
+    std::filesystem::remove(folder / all[i].second, error);
+    journal.drop_snapshot(all[i].first);
+  }
+  const auto kept = journal.snapshots();
+  if (kept.size() >= kSnapshots) journal.drop_commits(kept.back().first);
+  transaction.commit();
+}
+
+}  // namespace dgc::hub

@@ -1,0 +1,118 @@
+// The parts of a Hub, for its own files: requests (hub.cpp), rounds (hub_close.cpp), figures
+// (hub_status.cpp).
+#pragma once
+
+#include <deque>
+#include <list>
+
+#include "hub/hub.h"
+
+namespace dgc::hub {
+
+struct Hub::Impl {
+  Impl(std::filesystem::path folder, Journal& journal, HubOptions options, HubPlan plan,
+       HubWatcher watcher);
+
+  std::filesystem::path folder;
+  Journal& journal;
+  HubOptions options;
+  HubPlan plan;
+  HubWatcher watcher;
+
+  Rounds rounds;
+  std::optional<Leases> leases;
+  std::optional<Replica> replica;
+  bool has_parameters = false;
+  bool done = false;
+  std::string failure;  // of the disk: nothing more is committed
+
+  /// Down::select: what was received and not sent yet, as the residual of a compressor.
+  std::optional<State> residual;
+  std::optional<Compressor> selector;
+
+  /// A message in the open round.
+  struct Inside {
+    Part part;
+    Bytes message;
+    double loss = 0.0;
+    double norm = 0.0;
+    Bytes buffers;
+  };
+  std::map<std::string, Inside> inside;
+
+  struct Guest {
+    std::string session;
+    MemberLine line;       // counters; of `rounds` only after a restart
+    double seen = 0.0;     // last word
+    double speed = 0.0;    // positions a second of computing, smoothed
+    double rtt = 0.0;      // seconds, as it says
+    double loss = 0.0, residual_norm = 0.0;
+    std::string origin;
+    bool evaluates = false;
+    bool here = false;     // for the log of who comes and goes
+  };
+  std::map<std::string, Guest> guests;
+  std::map<std::string, std::string> sessions;  // to names
+
+  struct Waiting {
+    std::uint64_t id;
+    std::string name;
+    std::uint64_t sequence, have;
+    double since;
+    Respond respond;
+  };
+  std::list<Waiting> waiting;
+  std::uint64_t last_id = 0;
+
+  double opened = 0.0;             // the open round
+  std::uint64_t evaluation_due = 0;  // a round after which somebody is to evaluate; 0: none
+  std::uint64_t examples = 0;      // in all commits
+  std::uint64_t bytes_up = 0, bytes_down = 0;
+  std::uint64_t requests = 0, refused = 0, scaled = 0;
+  std::map<std::string, std::uint64_t> refused_by_origin;
+  double epoch_evaluated = 0.0;
+  double clock_offset = 0.0;       // seconds since 1970 at time 0
+
+  // hub.cpp
+  Response answer(const Request& request, double now, const Respond& respond,
+                  std::uint64_t& waits);
+  nlohmann::json run_facts() const;
+  Response enroll(const Packet& packet, double now);
+  Response join(const std::string& name, const Request& request, const Packet& packet, double now);
+  Response initial(const std::string& name, const Packet& packet, double now);
+  Response commits(std::uint64_t after) const;
+  Response snapshot();
+  std::optional<Response> take_message(const std::string& name, const Packet& packet, double now);
+  Response evaluation(const std::string& name, const Packet& packet, double now);
+  Response leave(const std::string& name, const Packet& packet, double now);
+  Guest& guest_of(const Packet& packet, const std::string& name, double now);
+  /// Empty where there is nothing to say yet.
+  std::optional<Response> reply(const std::string& name, std::uint64_t sequence, std::uint64_t have,
+                                double now, bool must);
+  void answer_waiting(double now, bool all);
+  void note(const std::string& member, const std::string& what, double now);
+  void set_saved(const std::string& name, std::uint64_t saved);
+  Lease lease_for(const std::string& name, std::uint64_t sequence);
+  std::int64_t share_of(const Guest& guest) const;
+
+  // hub_close.cpp
+  void begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers);
+  void resume();
+  void close(double now);
+  void close_all_due(double now);
+  Commit make_commit(const std::vector<std::string>& names);
+  Bytes select(const Commit& commit, const std::vector<Bytes>& messages);
+  /// What the residual of the hub becomes by a commit, from what it received.
+  void redo_selection(const Commit& commit, std::span<const std::byte> inbox);
+  void write_snapshot();
+  void finish_if_done(double now);
+  double epoch() const;
+  HubPlan::Pace pace() const;
+  double lost_members(double now);
+};
+
+Response packet_response(const nlohmann::json& head,
+                         std::span<const std::span<const std::byte>> blobs = {});
+Response problem(int status, const Error& error);
+
+}  // namespace dgc::hub
