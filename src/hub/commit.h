@@ -25,8 +25,8 @@ struct Part {
 struct Commit {
   std::uint64_t round = 0;  ///< 1 is the first
   float lr = 0.0f;
-  float share = 1.0f;       ///< of the sum of all messages: 1 / examples, or 1 where the hub selected
-  double ratio = 1.0;       ///< that members select by after this round
+  float share = 1.0f;  ///< of the sum of all messages: 1 / examples, or 1 where the hub selected
+  double ratio = 1.0;  ///< that members select by after this round
   std::vector<Part> parts;
   /// Down::forward: one of each part, in their order. Down::select: the hub's.
   std::vector<Bytes> messages;

@@ -61,7 +61,9 @@ bool Statement::step() {
   return result == SQLITE_ROW;
 }
 
-std::int64_t Statement::integer(int column) const { return sqlite3_column_int64(statement_, column); }
+std::int64_t Statement::integer(int column) const {
+  return sqlite3_column_int64(statement_, column);
+}
 double Statement::real(int column) const { return sqlite3_column_double(statement_, column); }
 bool Statement::is_null(int column) const {
   return sqlite3_column_type(statement_, column) == SQLITE_NULL;

@@ -20,6 +20,16 @@ namespace {
 constexpr std::size_t kMostBytesOfCommits = std::size_t{16} << 20;
 constexpr std::size_t kSmallBody = std::size_t{64} << 10;
 
+Response text_response(const char* type, const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {.type = type, .body = std::make_shared<const Bytes>(bytes.begin(), bytes.end())};
+}
+
+/// What members say may be no UTF-8.
+std::string dump(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 std::string random_text() { return detail::new_secret(); }
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& subject, const std::string& what,
@@ -93,6 +103,8 @@ Replica* Hub::replica() noexcept { return impl_->replica ? &*impl_->replica : nu
 const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
 const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
 const HubPlan& Hub::plan() const noexcept { return impl_->plan; }
+nlohmann::json Hub::status(double now) const { return impl_->status(now); }
+std::string Hub::metrics(double now) const { return impl_->metrics(now); }
 void Hub::save() {
   if (impl_->has_parameters && impl_->failure.empty()) impl_->write_snapshot();
 }
@@ -150,6 +162,8 @@ void Hub::give_up(std::uint64_t waiting) noexcept {
   impl_->waiting.remove_if([&](const Impl::Waiting& w) { return w.id == waiting; });
 }
 
+void Hub::give_up_all() noexcept { impl_->waiting.clear(); }
+
 void Hub::connection_lost(const std::string& session, double now) {
   const auto found = impl_->sessions.find(session);
   if (found == impl_->sessions.end()) return;
@@ -165,19 +179,25 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
                            std::uint64_t& waits) {
   const auto token = journal.check_token(request.token);
   if (!token) {
-    Response response = problem(401, Error(ErrorCode::invalid_argument, "hub", "token",
-                                           "is unknown or revoked",
-                                           "ask whoever runs the hub for another"));
+    Response response =
+        problem(401, Error(ErrorCode::invalid_argument, "hub", "token", "is unknown or revoked",
+                           "ask whoever runs the hub for another"));
     return response;
   }
   const auto need = [&](Right right) {
-    if (token->right == right) return;
+    // Who works may look, too.
+    if (token->right == right || (right == Right::read && token->right == Right::work)) return;
     refuse(ErrorCode::configuration_mismatch, fmt::format("token '{}'", token->name),
            fmt::format("is for '{}', not for '{}'", name_of(token->right), name_of(right)));
   };
   const std::string& name = token->name;
   const bool post = request.method == "POST";
   if (!post && request.path == "/v1/run") return packet_response(run_facts());
+  if (!post && (request.path == "/v1/status" || request.path == "/metrics")) {
+    need(Right::read);
+    return request.path == "/metrics" ? text_response("text/plain; version=0.0.4", metrics(now))
+                                      : text_response("application/json", dump(status(now)));
+  }
   if (!post && (request.path == "/v1/commits" || request.path == "/v1/snapshot")) {
     need(Right::work);
     if (request.path == "/v1/snapshot") return snapshot();
@@ -225,14 +245,10 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
 }
 
 nlohmann::json Hub::Impl::run_facts() const {
-  return {{"protocol", kProtocol},
-          {"version", DGC_VERSION},
-          {"run", *journal.fact("run")},
-          {"settings", options.settings},
-          {"terms", to_json(options.terms)},
-          {"private_data", plan.private_data},
-          {"round", rounds.closed()},
-          {"finished", done}};
+  return {{"protocol", kProtocol},           {"version", DGC_VERSION},
+          {"run", *journal.fact("run")},     {"settings", options.settings},
+          {"terms", to_json(options.terms)}, {"private_data", plan.private_data},
+          {"round", rounds.closed()},        {"finished", done}};
 }
 
 Response Hub::Impl::enroll(const Packet& packet, double now) {
@@ -257,11 +273,11 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
                          double now) {
   const nlohmann::json& head = packet.head;
   if (whole_number(head, "protocol") != kProtocol || text(head, "version") != DGC_VERSION) {
-    refuse(ErrorCode::configuration_mismatch, "version",
-           fmt::format("the hub has dgc {} (protocol {}), the member dgc {} (protocol {})",
-                       DGC_VERSION, kProtocol, text(head, "version"),
-                       whole_number(head, "protocol")),
-           "install the same version on both");
+    refuse(
+        ErrorCode::configuration_mismatch, "version",
+        fmt::format("the hub has dgc {} (protocol {}), the member dgc {} (protocol {})",
+                    DGC_VERSION, kProtocol, text(head, "version"), whole_number(head, "protocol")),
+        "install the same version on both");
   }
   const auto model = model_from(head.at("model"), options.most_parameters);
   const auto buffers = model_from(head.at("buffers"), options.most_parameters);
@@ -279,8 +295,8 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
     begin(model, buffers);
   } else if (to_json(model) != to_json(replica->model()) ||
              to_json(buffers) != to_json(replica->buffer_specs())) {
-    refuse(ErrorCode::configuration_mismatch, "model",
-           "is not the one that this run trains", "use the settings that the hub gives");
+    refuse(ErrorCode::configuration_mismatch, "model", "is not the one that this run trains",
+           "use the settings that the hub gives");
   }
   if (!plan.private_data && (positions != plan.positions || data != journal.fact("data"))) {
     refuse(ErrorCode::configuration_mismatch, "data",
@@ -545,9 +561,9 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                          {"save", save},
                          {"saved", guest.line.saved},
                          {"finished", done}};
-  head["members"] = std::max<std::int64_t>(
-      1, std::count_if(rounds.members().begin(), rounds.members().end(),
-                       [](const auto& m) { return m.second.active; }));
+  head["members"] =
+      std::max<std::int64_t>(1, std::count_if(rounds.members().begin(), rounds.members().end(),
+                                              [](const auto& m) { return m.second.active; }));
   if (const auto found = rounds.members().find(name); found != rounds.members().end()) {
     head["outcome_round"] = found->second.outcome_round;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dgc/compressor.h"
+#include "dgc/error.h"
 #include "hub/journal.h"
 #include "hub/leases.h"
 #include "hub/replica.h"
@@ -31,14 +32,16 @@ struct Response {
   std::string type = "application/octet-stream";
   std::shared_ptr<const Bytes> body;
 };
+/// An error as members understand it.
+Response problem(int status, const Error& error);
 using Respond = std::function<void(Response)>;
 
 /// What a run does, as the recipe says.
 struct HubPlan {
   std::int64_t positions = 0;  ///< in an epoch, as the first member says; all have the same data
   double epochs = 1.0;
-  std::uint64_t rounds = 0;       ///< the run ends after so many; 0: after `epochs`
-  std::int64_t batch = 0;         ///< positions that a member works on in a round
+  std::uint64_t rounds = 0;          ///< the run ends after so many; 0: after `epochs`
+  std::int64_t batch = 0;            ///< positions that a member works on in a round
   std::uint64_t evaluate_every = 0;  ///< rounds; 0: once an epoch
   std::uint64_t snapshot_every = 100;
   bool private_data = false;  ///< each member has data of its own: nothing is leased
@@ -55,8 +58,8 @@ struct HubPlan {
 struct HubOptions {
   RoundRules rules;
   Terms terms;
-  std::string settings;  ///< JSON for members: what the recipe is made of
-  double norm_bound = 0.0;  ///< an update longer than so many medians is scaled to it; 0: off
+  std::string settings;       ///< JSON for members: what the recipe is made of
+  double norm_bound = 0.0;    ///< an update longer than so many medians is scaled to it; 0: off
   double lost_after = 300.0;  ///< seconds of silence after which a member's leases go to others
   double down_ratio = 0.0;    ///< of the hub's own selection; 0: as the members'
   std::size_t most_parameters = std::size_t{2} << 30;
@@ -85,6 +88,8 @@ class Hub {
   std::uint64_t handle(const Request& request, double now, const Respond& respond);
   /// Whoever waits for this answer has gone.
   void give_up(std::uint64_t waiting) noexcept;
+  /// Nobody waits any more.
+  void give_up_all() noexcept;
   /// The connection over which this session spoke has ended.
   void connection_lost(const std::string& session, double now);
   /// Closes what is due, answers who has waited long enough. Returns when to call it next.
@@ -105,9 +110,9 @@ class Hub {
   /// Writes a snapshot now, so that the next start is quick.
   void save();
   /// What the page shows.
-  nlohmann::json status(double now);
+  nlohmann::json status(double now) const;
   /// The same for Prometheus.
-  std::string metrics(double now);
+  std::string metrics(double now) const;
   /// A request that was not even understood, or came with a wrong token.
   void count_refused(const std::string& origin, const std::string& why, double now);
 

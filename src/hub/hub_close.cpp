@@ -2,8 +2,8 @@
 // commit that is written has happened, and one that is not has not.
 //
 // With Down::select the hub is the owner of everything (exchange/owners.h): what it receives goes
-// into its residual, the largest entries of that are the commit, and the rest stays. Global momentum
-// is in that residual, too: m times what was applied goes back into it.
+// into its residual, the largest entries of that are the commit, and the rest stays. Global
+// momentum is in that residual, too: m times what was applied goes back into it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,9 @@ namespace {
 
 constexpr std::size_t kSnapshots = 2;  // that are kept
 
-std::string snapshot_name(std::uint64_t round) { return fmt::format("round-{:09}.snapshot", round); }
+std::string snapshot_name(std::uint64_t round) {
+  return fmt::format("round-{:09}.snapshot", round);
+}
 
 Bytes boxed(const std::vector<Bytes>& messages) {
   const std::vector<std::span<const std::byte>> blobs(messages.begin(), messages.end());
@@ -37,11 +39,12 @@ void Hub::Impl::begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buf
     if (plan.evaluate_every == 0) {
       // About once an epoch, of the members that are usual.
       plan.evaluate_every = std::max<std::uint64_t>(
-          1, static_cast<std::uint64_t>(plan.positions / std::max<std::int64_t>(plan.batch, 1) / 4));
+          1,
+          static_cast<std::uint64_t>(plan.positions / std::max<std::int64_t>(plan.batch, 1) / 4));
     }
   }
-  journal.set_fact("model", nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}
-                                .dump());
+  journal.set_fact("model",
+                   nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}.dump());
   if (options.terms.down == Down::select) {
     residual.emplace(model, 0, 1, /*with_velocity=*/false);
     selector.emplace(*residual, options.terms.hub_options());
@@ -106,7 +109,8 @@ void Hub::Impl::resume() {
 
 double Hub::Impl::epoch() const {
   if (plan.positions == 0) return 0.0;
-  const double taken = leases ? static_cast<double>(leases->taken()) : static_cast<double>(examples);
+  const double taken =
+      leases ? static_cast<double>(leases->taken()) : static_cast<double>(examples);
   return taken / static_cast<double>(plan.positions);
 }
 
@@ -170,8 +174,7 @@ Bytes Hub::Impl::select(const Commit& commit, const std::vector<Bytes>& messages
   }
   std::vector<Gradient> gradients;
   for (std::size_t t = 0; t < sums.size(); ++t) gradients.push_back({t, sums[t]});
-  selector->change_schedule(
-      Schedule(options.down_ratio > 0.0 ? options.down_ratio : commit.ratio));
+  selector->change_schedule(Schedule(options.down_ratio > 0.0 ? options.down_ratio : commit.ratio));
   Bytes message(selector->bound(gradients));
   message.resize(selector->compress(gradients, message));
   selector->applied(CheckedMessage(message));
@@ -258,9 +261,7 @@ void Hub::Impl::close(double now) {
 }
 
 void Hub::Impl::close_all_due(double now) {
-  const auto due = [&] {
-    return failure.empty() && has_parameters && !done && rounds.is_due(now);
-  };
+  const auto due = [&] { return failure.empty() && has_parameters && !done && rounds.is_due(now); };
   do {
     while (due()) {
       close(now);

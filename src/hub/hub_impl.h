@@ -42,14 +42,14 @@ struct Hub::Impl {
 
   struct Guest {
     std::string session;
-    MemberLine line;       // counters; of `rounds` only after a restart
-    double seen = 0.0;     // last word
-    double speed = 0.0;    // positions a second of computing, smoothed
-    double rtt = 0.0;      // seconds, as it says
+    MemberLine line;     // counters; of `rounds` only after a restart
+    double seen = 0.0;   // last word
+    double speed = 0.0;  // positions a second of computing, smoothed
+    double rtt = 0.0;    // seconds, as it says
     double loss = 0.0, residual_norm = 0.0;
     std::string origin;
     bool evaluates = false;
-    bool here = false;     // for the log of who comes and goes
+    bool here = false;  // for the log of who comes and goes
   };
   std::map<std::string, Guest> guests;
   std::map<std::string, std::string> sessions;  // to names
@@ -64,18 +64,17 @@ struct Hub::Impl {
   std::list<Waiting> waiting;
   std::uint64_t last_id = 0;
 
-  double opened = 0.0;             // the open round
+  double opened = 0.0;               // the open round
   std::uint64_t evaluation_due = 0;  // a round after which somebody is to evaluate; 0: none
-  std::uint64_t examples = 0;      // in all commits
+  std::uint64_t examples = 0;        // in all commits
   std::uint64_t bytes_up = 0, bytes_down = 0;
   std::uint64_t requests = 0, refused = 0, scaled = 0;
   std::map<std::string, std::uint64_t> refused_by_origin;
   double epoch_evaluated = 0.0;
-  double clock_offset = 0.0;       // seconds since 1970 at time 0
+  double clock_offset = 0.0;  // seconds since 1970 at time 0
 
   // hub.cpp
-  Response answer(const Request& request, double now, const Respond& respond,
-                  std::uint64_t& waits);
+  Response answer(const Request& request, double now, const Respond& respond, std::uint64_t& waits);
   nlohmann::json run_facts() const;
   Response enroll(const Packet& packet, double now);
   Response join(const std::string& name, const Request& request, const Packet& packet, double now);
@@ -95,6 +94,10 @@ struct Hub::Impl {
   Lease lease_for(const std::string& name, std::uint64_t sequence);
   std::int64_t share_of(const Guest& guest) const;
 
+  // hub_status.cpp
+  nlohmann::json status(double now) const;
+  std::string metrics(double now) const;
+
   // hub_close.cpp
   void begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers);
   void resume();
@@ -113,6 +116,5 @@ struct Hub::Impl {
 
 Response packet_response(const nlohmann::json& head,
                          std::span<const std::span<const std::byte>> blobs = {});
-Response problem(int status, const Error& error);
 
 }  // namespace dgc::hub

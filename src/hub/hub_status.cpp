@@ -17,19 +17,18 @@ void family(std::string& out, const char* name, const char* type, const char* he
 
 }  // namespace
 
-nlohmann::json Hub::status(double now) {
-  Impl& my = *impl_;
+nlohmann::json Hub::Impl::status(double now) const {
   nlohmann::json members = nlohmann::json::array();
   int active = 0;
-  for (const auto& [name, guest] : my.guests) {
-    const auto found = my.rounds.members().find(name);
+  for (const auto& [name, guest] : guests) {
+    const auto found = rounds.members().find(name);
     const Rounds::Member member =
-        found == my.rounds.members().end() ? Rounds::Member{} : found->second;
+        found == rounds.members().end() ? Rounds::Member{} : found->second;
     const char* state = "away";
     if (guest.evaluates) {
       state = "evaluates";
     } else if (member.active) {
-      state = my.inside.contains(name) ? "waits" : "computes";
+      state = inside.contains(name) ? "waits" : "computes";
     }
     if (member.active) ++active;
     members.push_back({{"name", name},
@@ -42,25 +41,25 @@ nlohmann::json Hub::status(double now) {
                        {"late", member.late},
                        {"examples", guest.line.examples},
                        {"examples_per_second", guest.speed},
-                       {"share", my.plan.batch > 0 ? static_cast<double>(my.share_of(guest)) /
-                                                         static_cast<double>(my.plan.batch)
-                                                   : 0.0},
+                       {"share", plan.batch > 0 ? static_cast<double>(share_of(guest)) /
+                                                      static_cast<double>(plan.batch)
+                                                : 0.0},
                        {"bytes_up", guest.line.bytes_up},
                        {"bytes_down", guest.line.bytes_down},
                        {"loss", guest.loss},
                        {"residual_norm", guest.residual_norm},
                        {"messages", member.sequence},
                        {"unsaved", member.sequence - std::min(member.sequence, guest.line.saved)},
-                       {"behind", my.rounds.closed() - std::min(my.rounds.closed(), member.base)},
+                       {"behind", rounds.closed() - std::min(rounds.closed(), member.base)},
                        {"silent", guest.seen > 0.0 ? now - guest.seen : -1.0}});
   }
   nlohmann::json curve = nlohmann::json::array();
-  const auto lines = my.journal.commits(kPoints);
+  const auto lines = journal.commits(kPoints);
   for (const CommitLine& line : lines) {
     curve.push_back({line.round, line.time, line.loss, line.members, line.seconds, line.ratio});
   }
   nlohmann::json evaluations = nlohmann::json::array();
-  for (const EvaluationNote& note : my.journal.evaluations()) {
+  for (const EvaluationNote& note : journal.evaluations()) {
     evaluations.push_back({{"round", note.round},
                            {"loss", note.loss},
                            {"metric", note.metric},
@@ -68,7 +67,7 @@ nlohmann::json Hub::status(double now) {
                            {"member", note.member}});
   }
   nlohmann::json events = nlohmann::json::array();
-  for (const EventLine& event : my.journal.events(kEvents)) {
+  for (const EventLine& event : journal.events(kEvents)) {
     events.push_back({{"time", event.time},
                       {"round", event.round},
                       {"member", event.member},
@@ -83,39 +82,39 @@ nlohmann::json Hub::status(double now) {
     }
   }
   return {{"version", DGC_VERSION},
-          {"run", *my.journal.fact("run")},
-          {"recipe", my.options.settings.empty()
+          {"run", *journal.fact("run")},
+          {"recipe", options.settings.empty()
                          ? nlohmann::json::object()
-                         : nlohmann::json::parse(my.options.settings, nullptr, false)},
-          {"down", name_of(my.options.terms.down)},
-          {"momentum_correction", name_of(my.options.terms.momentum_correction)},
-          {"time", now + my.clock_offset},
-          {"round", my.rounds.closed()},
-          {"rounds", my.plan.rounds},
-          {"epoch", my.epoch()},
-          {"epochs", my.plan.epochs},
-          {"finished", my.done},
-          {"failure", my.failure},
-          {"has_parameters", my.has_parameters},
+                         : nlohmann::json::parse(options.settings, nullptr, false)},
+          {"down", name_of(options.terms.down)},
+          {"momentum_correction", name_of(options.terms.momentum_correction)},
+          {"time", now + clock_offset},
+          {"round", rounds.closed()},
+          {"rounds", plan.rounds},
+          {"epoch", epoch()},
+          {"epochs", plan.epochs},
+          {"finished", done},
+          {"failure", failure},
+          {"has_parameters", has_parameters},
           {"active", active},
-          {"quorum", my.rounds.quorum()},
-          {"deadline", my.rounds.deadline()},
-          {"open_for", my.has_parameters ? now - my.opened : 0.0},
-          {"inside", my.inside.size()},
+          {"quorum", rounds.quorum()},
+          {"deadline", rounds.deadline()},
+          {"open_for", has_parameters ? now - opened : 0.0},
+          {"inside", inside.size()},
           {"rounds_per_minute", per_minute},
-          {"examples", my.examples},
-          {"bytes_up", my.bytes_up},
-          {"bytes_down", my.bytes_down},
-          {"requests", my.requests},
-          {"refused", my.refused},
-          {"scaled", my.scaled},
+          {"examples", examples},
+          {"bytes_up", bytes_up},
+          {"bytes_down", bytes_down},
+          {"requests", requests},
+          {"refused", refused},
+          {"scaled", scaled},
           {"members", members},
           {"curve", curve},
           {"evaluations", evaluations},
           {"events", events}};
 }
 
-std::string Hub::metrics(double now) {
+std::string Hub::Impl::metrics(double now) const {
   const nlohmann::json s = status(now);
   std::string out;
   const auto one = [&](const char* name, const char* type, const char* help, const char* key) {
@@ -154,8 +153,8 @@ std::string Hub::metrics(double now) {
   for (const auto& row : of_members) {
     family(out, row.name, row.type, row.help);
     for (const nlohmann::json& member : s["members"]) {
-      out += fmt::format("{}{{member=\"{}\"}} {}\n", row.name,
-                         member["name"].get<std::string>(), member[row.key].get<double>());
+      out += fmt::format("{}{{member=\"{}\"}} {}\n", row.name, member["name"].get<std::string>(),
+                         member[row.key].get<double>());
     }
   }
   return out;

@@ -85,8 +85,8 @@ std::string_view name_of(Right right) noexcept {
 
 bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '-' || c == '_';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
   });
 }
 
@@ -145,7 +145,8 @@ std::string Journal::add_token(const std::string& name, Right right, double now)
 }
 
 std::vector<TokenLine> Journal::tokens() {
-  Statement query(database_.get(), "SELECT name, right, created, revoked FROM tokens ORDER BY name");
+  Statement query(database_.get(),
+                  "SELECT name, right, created, revoked FROM tokens ORDER BY name");
   std::vector<TokenLine> lines;
   while (query.step()) {
     lines.push_back({.name = query.text(0),
@@ -164,7 +165,8 @@ bool Journal::revoke_token(const std::string& name) {
 std::optional<TokenLine> Journal::check_token(std::string_view text) {
   const Hash given = hash_of(text);
   const std::string name = name_in_token(text);
-  Statement query(database_.get(), "SELECT right, created, revoked, hash FROM tokens WHERE name = ?");
+  Statement query(database_.get(),
+                  "SELECT right, created, revoked, hash FROM tokens WHERE name = ?");
   query.bind(name);
   std::vector<std::byte> kept(given.size());
   std::optional<TokenLine> line;
@@ -278,7 +280,8 @@ void Journal::drop_commits(std::uint64_t up_to) {
 std::vector<CommitLine> Journal::commits(std::size_t most) {
   const auto last = last_commit();
   if (!last) return {};
-  const std::uint64_t each = std::max<std::uint64_t>(1, last->round / std::max<std::size_t>(most, 1));
+  const std::uint64_t each =
+      std::max<std::uint64_t>(1, last->round / std::max<std::size_t>(most, 1));
   Statement query(database_.get(),
                   std::string(kFigures) + "WHERE round % ? = 0 OR round = ? ORDER BY round");
   query.bind(each).bind(last->round);

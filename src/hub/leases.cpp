@@ -88,7 +88,7 @@ nlohmann::json Leases::to_json() const {
     held[member] = nlohmann::json::array();
     for (const Lease& lease : leases) held[member].push_back(one(lease));
   }
-  return {{"positions", positions_}, {"total", total_},       {"next", next_},
+  return {{"positions", positions_}, {"total", total_},      {"next", next_},
           {"done", done_},           {"returned", returned}, {"held", held}};
 }
 

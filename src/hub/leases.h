@@ -1,7 +1,7 @@
 // Which examples each member works on, where all have the same data: ranges of an epoch's order,
-// leased. An example is done when it is in a residual that its member has saved, or in a commit that
-// came before that; a lease that a lost member has not saved is given to others. So each epoch has
-// every example once.
+// leased. An example is done when it is in a residual that its member has saved, or in a commit
+// that came before that; a lease that a lost member has not saved is given to others. So each epoch
+// has every example once.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 /// "residual-000000012.state": 12; nothing for other names.
 std::optional<std::uint64_t> number_in(const std::string& name, const std::string& begin,
                                        const std::string& end) {
-  if (name.size() <= begin.size() + end.size() || !name.starts_with(begin) || !name.ends_with(end)) {
+  if (name.size() <= begin.size() + end.size() || !name.starts_with(begin) ||
+      !name.ends_with(end)) {
     return std::nullopt;
   }
   const char* const first = name.data() + begin.size();
@@ -104,8 +105,8 @@ void Member::set_data(std::int64_t positions, const std::string& data) {
 
 Todo Member::todo() const noexcept {
   if (left_) return Todo::end;
-  const bool synchronous = !session_.empty() && !needs_parameters_ && !needs_snapshot_ &&
-                           round() >= hub_round_ && told_;
+  const bool synchronous =
+      !session_.empty() && !needs_parameters_ && !needs_snapshot_ && round() >= hub_round_ && told_;
   if (!synchronous || outstanding_ || evaluation_) return Todo::ask;
   if (finished_ || leaves_) return Todo::ask;  // says good-bye
   if (evaluates_) return Todo::evaluate;

@@ -15,8 +15,8 @@
 //     }
 //
 // What the member has not sent yet, its residual, is saved in its folder every so many rounds, and
-// what it sends is written there before it leaves. So a process that is killed goes back to what was
-// saved, takes out of it what has arrived at the hub since, and loses only what came in since.
+// what it sends is written there before it leaves. So a process that is killed goes back to what
+// was saved, takes out of it what has arrived at the hub since, and loses only what came in since.
 #pragma once
 
 #include <filesystem>
@@ -46,7 +46,7 @@ struct Contribution {
   std::vector<Gradient> gradients;  ///< means over the examples
   std::uint64_t examples = 0;
   double loss = 0.0;
-  double seconds = 0.0;  ///< that computing took
+  double seconds = 0.0;            ///< that computing took
   std::span<const float> buffers;  ///< given where wants_buffers()
   double residual_norm = 0.0;      ///< filled in by the Member
 };
@@ -79,7 +79,8 @@ class Member {
   /// Where that is `ask`: what the hub is to be asked. May be sent again where no answer came.
   /// `rtt` is what a request took, in seconds, for the hub's page.
   Ask next_request(double rtt);
-  /// The answer to it. Throws Error with what the hub says, where that ends the run for this member.
+  /// The answer to it. Throws Error with what the hub says, where that ends the run for this
+  /// member.
   void take(std::span<const std::byte> answer);
   /// From now on nothing is computed any more: todo() asks until what is on its way has arrived,
   /// tells the hub, and then is `end`.
@@ -95,7 +96,8 @@ class Member {
   /// Of the parameters as they are; an empty list where this member has nothing to evaluate with.
   void evaluated(double loss, std::vector<std::pair<std::string, double>> metrics);
 
-  /// Selects, and writes down what is to be sent. Throws Error(nonfinite_gradient), with nothing changed.
+  /// Selects, and writes down what is to be sent. Throws Error(nonfinite_gradient), with nothing
+  /// changed.
   void contribute(const Contribution& contribution);
   bool is_outstanding() const noexcept { return outstanding_; }
 
@@ -153,7 +155,7 @@ class Member {
   std::uint64_t base_ = 0;            // the round that it was computed at
   bool outstanding_ = false;
   Outcome outcome_ = Outcome::none;
-  Contribution about_;                // of the last message, without gradients
+  Contribution about_;  // of the last message, without gradients
   Bytes message_;
   std::vector<float> buffers_;
   std::int64_t positions_ = 0;

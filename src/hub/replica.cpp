@@ -71,8 +71,7 @@ void Replica::apply(const Commit& commit) {
                 "the parameters here are not those of the hub",
                 "start again without the saved replica; if it comes back, report it");
   }
-  const std::size_t expected =
-      terms_.down == Down::forward ? commit.parts.size() : std::size_t{1};
+  const std::size_t expected = terms_.down == Down::forward ? commit.parts.size() : std::size_t{1};
   if (commit.messages.size() != expected) {
     throw Error(ErrorCode::bad_count, "hub", fmt::format("commit {}", commit.round),
                 fmt::format("has {} messages, not {}", commit.messages.size(), expected));

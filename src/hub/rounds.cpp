@@ -1,10 +1,10 @@
-// A round is open from one commit to the next. It closes when the messages of all active members are
-// in, or at the deadline with those of a quorum. A member that needs much longer than the others is
-// not waited for at all: its messages count in the round that is open when they come. A member that
-// misses `patience` rounds in a row without a word is away until its next word.
+// A round is open from one commit to the next. It closes when the messages of all active members
+// are in, or at the deadline with those of a quorum. A member that needs much longer than the
+// others is not waited for at all: its messages count in the round that is open when they come. A
+// member that misses `patience` rounds in a row without a word is away until its next word.
 //
-// The deadline by speed is 1.2 times what the median member needs. So a straggler costs a fifth of a
-// round in the rounds before its speed is known, and nothing later.
+// The deadline by speed is 1.2 times what the median member needs. So a straggler costs a fifth of
+// a round in the rounds before its speed is known, and nothing later.
 #include "hub/rounds.h"
 
 #include <algorithm>
@@ -27,8 +27,8 @@ void Rounds::resume(std::uint64_t closed, std::map<std::string, Member> members)
 
 void Rounds::arrive(const std::string& name, double now) {
   // With nobody there the round stood still.
-  const bool first = std::none_of(members_.begin(), members_.end(),
-                                  [](const auto& m) { return m.second.active; });
+  const bool first =
+      std::none_of(members_.begin(), members_.end(), [](const auto& m) { return m.second.active; });
   if (first && inside_.empty()) opened_ = now;
   Member& member = members_[name];
   member.active = true;
@@ -48,8 +48,7 @@ void Rounds::told(const std::string& name, double now) {
 }
 
 Outcome Rounds::outcome_of(const std::string& name, std::uint64_t sequence) const {
-  if (const auto in = inside_.find(name);
-      in != inside_.end() && in->second.sequence == sequence) {
+  if (const auto in = inside_.find(name); in != inside_.end() && in->second.sequence == sequence) {
     return Outcome::open;
   }
   const auto found = members_.find(name);

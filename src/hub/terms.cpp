@@ -88,8 +88,7 @@ Terms terms_from(const nlohmann::json& json) {
     return static_cast<int>(std::min<std::uint64_t>(whole_number(json, name), 1'000'000'000));
   };
   Terms terms{.down = parse_down(text(json, "down")),
-              .momentum_correction =
-                  parse_momentum_correction(text(json, "momentum_correction")),
+              .momentum_correction = parse_momentum_correction(text(json, "momentum_correction")),
               .momentum = float_of_bits(json, "momentum_bits"),
               .nesterov = flag(json, "nesterov"),
               .masking = flag(json, "masking"),
@@ -122,7 +121,8 @@ std::vector<TensorSpec> model_from(const nlohmann::json& json, std::uint64_t mos
   for (const nlohmann::json& entry : json) {
     if (!entry.is_object()) refuse("has an entry that is no object");
     TensorSpec spec{.name = text(entry, "name"), .shape = {}, .dense = flag(entry, "dense")};
-    if (!entry.contains("shape") || !entry["shape"].is_array()) refuse("has a tensor without shape");
+    if (!entry.contains("shape") || !entry["shape"].is_array())
+      refuse("has a tensor without shape");
     std::uint64_t size = 1;
     for (const nlohmann::json& side : entry["shape"]) {
       if (!side.is_number_unsigned()) refuse("has a shape that is no list of numbers");

@@ -31,8 +31,8 @@ struct Terms {
   float residual_decay = 1.0f;  ///< for local steps
   ValueType values = ValueType::fp16;
   ValueType dense_values = ValueType::fp32;
-  int save_every = 20;    ///< members save their residual after so many rounds
-  int check_every = 20;   ///< commits of these rounds carry a hash of the parameters
+  int save_every = 20;   ///< members save their residual after so many rounds
+  int check_every = 20;  ///< commits of these rounds carry a hash of the parameters
 
   /// How a member selects, and how the hub does. The ratio comes with each round.
   CompressOptions member_options() const;

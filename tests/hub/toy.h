@@ -54,7 +54,8 @@ class Toy {
 
   /// An example's point.
   static float pull(std::int64_t position, std::size_t i) {
-    const auto mixed = static_cast<std::uint32_t>(position * 2654435761 + static_cast<std::int64_t>(i) * 40503);
+    const auto mixed =
+        static_cast<std::uint32_t>(position * 2654435761 + static_cast<std::int64_t>(i) * 40503);
     return static_cast<float>(i % 11) / 5.0f - 1.0f +
            (static_cast<float>((mixed >> 8) & 0xffff) / 65536.0f - 0.5f);
   }
