@@ -397,8 +397,9 @@ Response Hub::Impl::commits(std::uint64_t after) const {
   nlohmann::json head = {{"round", last}, {"snapshot", gone}};
   std::vector<Bytes> packets;
   std::size_t size = 0;
-  for (std::uint64_t r = after + 1; !gone && r <= last && size < kMostBytesOfCommits; ++r) {
-    packets.push_back(*journal.commit_packet(r));
+  // `after` is what a member says, and may be any number: one is added to those below `last` alone.
+  for (std::uint64_t r = after; !gone && r < last && size < kMostBytesOfCommits; ++r) {
+    packets.push_back(*journal.commit_packet(r + 1));
     size += packets.back().size();
   }
   const std::vector<std::span<const std::byte>> blobs(packets.begin(), packets.end());
