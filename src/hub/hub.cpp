@@ -100,11 +100,23 @@ Hub::Impl::Impl(std::filesystem::path folder_of_run, Journal& the_journal, HubOp
 bool Hub::finished() const noexcept { return impl_->done; }
 std::uint64_t Hub::round() const noexcept { return impl_->rounds.closed(); }
 Replica* Hub::replica() noexcept { return impl_->replica ? &*impl_->replica : nullptr; }
+std::uint64_t Hub::parameters() const noexcept {
+  std::uint64_t elements = 0;
+  if (impl_->replica) {
+    for (const TensorSpec& spec : impl_->replica->model()) elements += spec.elements();
+  }
+  return elements;
+}
 const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
 const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
 const HubPlan& Hub::plan() const noexcept { return impl_->plan; }
 nlohmann::json Hub::status(double now) const { return impl_->status(now); }
 std::string Hub::metrics(double now) const { return impl_->metrics(now); }
+const std::string& Hub::failure() const noexcept { return impl_->failure; }
+std::size_t Hub::present() const noexcept {
+  return static_cast<std::size_t>(std::count_if(impl_->guests.begin(), impl_->guests.end(),
+                                                [](const auto& g) { return g.second.here; }));
+}
 void Hub::save() {
   if (impl_->has_parameters && impl_->failure.empty()) impl_->write_snapshot();
 }
@@ -192,7 +204,12 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
   };
   const std::string& name = token->name;
   const bool post = request.method == "POST";
-  if (!post && request.path == "/v1/run") return packet_response(run_facts());
+  if (!post && request.path == "/v1/run") {
+    nlohmann::json facts = run_facts();
+    facts["name"] = name;
+    facts["right"] = name_of(token->right);
+    return packet_response(facts);
+  }
   if (!post && (request.path == "/v1/status" || request.path == "/metrics")) {
     need(Right::read);
     return request.path == "/metrics" ? text_response("text/plain; version=0.0.4", metrics(now))
@@ -293,6 +310,7 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
     }
     journal.set_fact("data", data);
     begin(model, buffers);
+    take_initial_parameters();
   } else if (to_json(model) != to_json(replica->model()) ||
              to_json(buffers) != to_json(replica->buffer_specs())) {
     refuse(ErrorCode::configuration_mismatch, "model", "is not the one that this run trains",
@@ -586,9 +604,12 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
     head["ratio"] = now_due.ratio;
     head["inner_lr"] = now_due.inner_lr;
     // The commit that its next message will be in, if all goes as usual.
-    const bool asked = plan.evaluate_every > 0 && (last + 1) % plan.evaluate_every == 0;
+    const bool asked = (plan.evaluate_every > 0 && (last + 1) % plan.evaluate_every == 0) ||
+                       (plan.rounds > 0 && last + 1 >= plan.rounds) ||
+                       (leases && leases->all_taken());
     head["buffers"] = !replica->buffers().empty() && asked;
-    const bool evaluates = evaluation_due != 0 && lease.count > 0 && have + packets.size() >= last;
+    const bool evaluates =
+        evaluation_due != 0 && (lease.count > 0 || done) && have + packets.size() >= last;
     head["evaluate"] = evaluates;
     if (evaluates) {
       evaluation_due = 0;

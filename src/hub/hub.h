@@ -42,6 +42,7 @@ struct HubPlan {
   double epochs = 1.0;
   std::uint64_t rounds = 0;          ///< the run ends after so many; 0: after `epochs`
   std::int64_t batch = 0;            ///< positions that a member works on in a round
+  std::int64_t expected = 4;         ///< members, for what is due once an epoch
   std::uint64_t evaluate_every = 0;  ///< rounds; 0: once an epoch
   std::uint64_t snapshot_every = 100;
   bool private_data = false;  ///< each member has data of its own: nothing is leased
@@ -51,8 +52,13 @@ struct HubPlan {
     double inner_lr = 0.0;  ///< of local steps
     double ratio = 1.0;     ///< that members select by
   };
-  /// After so many epochs, of all.
-  std::function<Pace(double epoch, std::uint64_t round)> pace;
+  /// Where a run is.
+  struct Progress {
+    double epoch = 0.0;
+    std::uint64_t round = 0;
+    std::int64_t positions = 0;  ///< in an epoch; 0: data are private
+  };
+  std::function<Pace(const Progress&)> pace;
 };
 
 struct HubOptions {
@@ -101,11 +107,17 @@ class Hub {
 
   bool finished() const noexcept;
   std::uint64_t round() const noexcept;
+  /// Members whose connection is there.
+  std::size_t present() const noexcept;
   /// Null before the first member came.
   Replica* replica() noexcept;
+  std::uint64_t parameters() const noexcept;  ///< how many
   const Rounds& rounds() const noexcept;
   const Leases* leases() const noexcept;
   const HubPlan& plan() const noexcept;
+
+  /// Why nothing can be committed any more; empty where all is well.
+  const std::string& failure() const noexcept;
 
   /// Writes a snapshot now, so that the next start is quick.
   void save();
@@ -123,5 +135,8 @@ class Hub {
 };
 
 inline constexpr const char* kJournalFile = "hub.sqlite";
+/// Where it is there, a new run begins with it: a packet that lists "tensors" as a model does, with
+/// their values as byte strings, by name.
+inline constexpr const char* kInitialFile = "initial.parameters";
 
 }  // namespace dgc::hub

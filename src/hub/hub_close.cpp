@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/file.h"
 #include "dgc/error.h"
@@ -33,14 +34,17 @@ Bytes boxed(const std::vector<Bytes>& messages) {
 
 void Hub::Impl::begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers) {
   if (plan.positions > 0) {
-    const auto total = static_cast<std::int64_t>(
-        std::ceil(plan.epochs * static_cast<double>(plan.positions) - 1e-6));
+    // A run of so many rounds has as many examples as it takes.
+    const auto total =
+        plan.rounds > 0 ? std::numeric_limits<std::int64_t>::max() / 2
+                        : static_cast<std::int64_t>(
+                              std::ceil(plan.epochs * static_cast<double>(plan.positions) - 1e-6));
     if (!plan.private_data) leases.emplace(plan.positions, total);
     if (plan.evaluate_every == 0) {
-      // About once an epoch, of the members that are usual.
-      plan.evaluate_every = std::max<std::uint64_t>(
-          1,
-          static_cast<std::uint64_t>(plan.positions / std::max<std::int64_t>(plan.batch, 1) / 4));
+      // About once an epoch, of as many members as are expected.
+      const std::int64_t round = std::max<std::int64_t>(1, plan.batch * plan.expected);
+      plan.evaluate_every =
+          std::max<std::uint64_t>(1, static_cast<std::uint64_t>(plan.positions / round));
     }
   }
   journal.set_fact("model",
@@ -50,6 +54,38 @@ void Hub::Impl::begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buf
     selector.emplace(*residual, options.terms.hub_options());
   }
   replica.emplace(std::move(model), std::move(buffers), options.terms);
+}
+
+void Hub::Impl::take_initial_parameters() {
+  const auto path = folder / kInitialFile;
+  if (has_parameters || !std::filesystem::exists(path)) return;
+  const MappedFile file(path);
+  const Packet packet = read_packet(file.contents());
+  const auto specs = model_from(packet.head.at("tensors"), options.most_parameters);
+  Replica first(replica->model(), replica->buffer_specs(), options.terms);
+  const auto fill = [&](const TensorSpec& spec, std::span<float> values) {
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].name != spec.name) continue;
+      const auto bytes = packet.blob(i);
+      if (specs[i].shape != spec.shape || bytes.size() != values.size_bytes()) break;
+      if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+      return;
+    }
+    throw Error(ErrorCode::configuration_mismatch, "hub", spec.name,
+                "is not in the checkpoint that the run was to begin with, or has another shape",
+                "start the hub with a checkpoint of the same model");
+  };
+  const auto parameters = first.parameters();
+  for (std::size_t t = 0; t < parameters.size(); ++t) fill(first.model()[t], parameters[t]);
+  std::size_t at = 0;
+  for (const TensorSpec& spec : first.buffer_specs()) {
+    const auto size = static_cast<std::size_t>(spec.elements());
+    fill(spec, std::span(first.buffers()).subspan(at, size));
+    at += size;
+  }
+  *replica = std::move(first);
+  write_snapshot();
+  has_parameters = true;
 }
 
 void Hub::Impl::resume() {
@@ -114,7 +150,9 @@ double Hub::Impl::epoch() const {
   return taken / static_cast<double>(plan.positions);
 }
 
-HubPlan::Pace Hub::Impl::pace() const { return plan.pace(epoch(), rounds.closed()); }
+HubPlan::Pace Hub::Impl::pace() const {
+  return plan.pace({.epoch = epoch(), .round = rounds.closed(), .positions = plan.positions});
+}
 
 Commit Hub::Impl::make_commit(const std::vector<std::string>& names) {
   const HubPlan::Pace due = pace();
@@ -281,6 +319,10 @@ void Hub::Impl::finish_if_done(double now) {
   write_snapshot();
   journal.set_fact("finished", "yes");
   done = true;
+  const auto evaluated = journal.evaluations();
+  if (evaluated.empty() || evaluated.back().round < rounds.closed()) {
+    evaluation_due = rounds.closed();
+  }
   note("", fmt::format("finished after {} rounds", rounds.closed()), now);
 }
 

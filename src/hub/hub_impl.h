@@ -100,6 +100,7 @@ struct Hub::Impl {
 
   // hub_close.cpp
   void begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers);
+  void take_initial_parameters();
   void resume();
   void close(double now);
   void close_all_due(double now);

@@ -42,6 +42,8 @@ class Leases {
   /// Positions that were leased and not given back.
   std::int64_t taken() const noexcept;
   std::int64_t done() const noexcept { return done_; }
+  /// Nothing is left that nobody has.
+  bool all_taken() const noexcept { return taken() >= total_; }
   /// Nothing is left, and nobody has anything.
   bool finished() const noexcept { return done_ >= total_; }
   bool has_any(const std::string& member) const { return held_.contains(member); }

@@ -108,8 +108,8 @@ Todo Member::todo() const noexcept {
   const bool synchronous =
       !session_.empty() && !needs_parameters_ && !needs_snapshot_ && round() >= hub_round_ && told_;
   if (!synchronous || outstanding_ || evaluation_) return Todo::ask;
+  if (evaluates_ && !leaves_) return Todo::evaluate;
   if (finished_ || leaves_) return Todo::ask;  // says good-bye
-  if (evaluates_) return Todo::evaluate;
   return lease_.count > 0 ? Todo::compute : Todo::ask;
 }
 
@@ -126,6 +126,7 @@ Ask Member::next_request(double rtt) {
     asked_ = Asked::join;
     return {"POST", "/v1/join", join_request()};
   }
+  if (leaves_ && !outstanding_) return good_bye(rtt);
   if (needs_parameters_) {
     asked_ = Asked::initial;
     const Bytes snapshot = replica_.snapshot();
@@ -144,21 +145,22 @@ Ask Member::next_request(double rtt) {
     asked_ = Asked::evaluation;
     return {"POST", "/v1/evaluation", *evaluation_};
   }
-  if (!outstanding_ && told_ && (finished_ || leaves_)) {
-    asked_ = Asked::leave;
-    save();
-    return {"POST", "/v1/leave", write_packet(about_now(rtt))};
-  }
+  if (!outstanding_ && told_ && finished_) return good_bye(rtt);
   asked_ = Asked::round;
   if (outstanding_ && !in_round_) return {"POST", "/v1/round", round_request(rtt), true};
   return {"POST", "/v1/wait", write_packet(about_now(rtt)), true};
 }
 
+Ask Member::good_bye(double rtt) {
+  asked_ = Asked::leave;
+  save();
+  return {"POST", "/v1/leave", write_packet(about_now(rtt))};
+}
+
 void Member::take(std::span<const std::byte> answer) {
   const Packet packet = read_packet(answer);
-  if (const auto error = packet.head.find("error"); error != packet.head.end()) {
-    const ErrorCode code =
-        error_code_named(text(packet.head, "error")).value_or(ErrorCode::internal);
+  if (const auto error = error_in(packet)) {
+    const ErrorCode code = error->code();
     if (code == ErrorCode::wrong_order && asked_ == Asked::leave) left_ = true;
     // The hub was started again, or has given this member up: join again.
     if (code == ErrorCode::wrong_order && asked_ != Asked::join) {
@@ -167,8 +169,7 @@ void Member::take(std::span<const std::byte> answer) {
       in_round_ = false;
       return;
     }
-    throw Error(code, "hub", text(packet.head, "subject"), text(packet.head, "problem"),
-                text(packet.head, "hint"));
+    throw *error;
   }
   switch (asked_) {
     case Asked::join:

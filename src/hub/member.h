@@ -132,6 +132,7 @@ class Member {
   Bytes join_request() const;
   Bytes round_request(double rtt) const;
   nlohmann::json about_now(double rtt) const;
+  Ask good_bye(double rtt);
   void take_join(const Packet& packet);
   void take_commits(const Packet& packet);
   void take_reply(const Packet& packet);

@@ -127,6 +127,13 @@ Packet read_packet(std::span<const std::byte> bytes) {
   return packet;
 }
 
+std::optional<Error> error_in(const Packet& answer) {
+  if (!answer.head.contains("error")) return {};
+  const ErrorCode code = error_code_named(text(answer.head, "error")).value_or(ErrorCode::internal);
+  return Error(code, "hub", text(answer.head, "subject"), text(answer.head, "problem"),
+               text(answer.head, "hint"));
+}
+
 std::uint64_t whole_number(const nlohmann::json& head, const char* name) {
   const auto found = head.find(name);
   if (found == head.end() || !found->is_number_unsigned()) {

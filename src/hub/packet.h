@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "dgc/error.h"
 
 namespace dgc::hub {
 
@@ -37,6 +40,9 @@ inline constexpr std::size_t kMostBlobs = 65'536;
 /// checksum_mismatch, bad_length, bad_state where the head is no JSON object. Allocates in
 /// proportion to `bytes` only.
 Packet read_packet(std::span<const std::byte> bytes);
+
+/// What the hub says is wrong, in an answer that says so.
+std::optional<Error> error_in(const Packet& answer);
 
 /// A field of the head, of the type that T is. Throws Error(bad_state) that names it where it is
 /// absent, of another type, or a number outside T's range.

@@ -15,6 +15,7 @@
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
 #include <chrono>
+#include <limits>
 #include <list>
 #include <map>
 
@@ -148,7 +149,9 @@ class Server::Impl::ConnectionOver : public Connection {
   void read_header() {
     parser_.emplace();
     parser_->header_limit(kLongestHeader);
-    parser_->body_limit(boost::none);  // until it is known who asks, no body is read
+    // Until it is known who asks, no body is read. (Boost 1.74 takes `none` for a limit of
+    // nothing.)
+    parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
     lowest().expires_after(this->known_ ? std::chrono::seconds(kIdle)
                                         : std::chrono::seconds(kHeader));
     http::async_read_header(

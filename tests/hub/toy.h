@@ -43,7 +43,7 @@ class Toy {
     options.plan.rounds = plan.rounds;
     options.plan.batch = plan.batch;
     options.plan.snapshot_every = 10;
-    options.plan.pace = [plan](double, std::uint64_t) {
+    options.plan.pace = [plan](const auto&) {
       return hub::HubPlan::Pace{.lr = plan.lr, .inner_lr = 0.0, .ratio = plan.ratio};
     };
     options.model = kToyModel;
@@ -69,7 +69,7 @@ class Toy {
       }
     };
     auto gradient = std::make_shared<std::vector<float>>(kToySize);
-    worker.compute = [this, gradient](Member& member) {
+    worker.compute = [gradient](Member& member) {
       const hub::Lease& lease = member.lease();
       std::fill(gradient->begin(), gradient->end(), 0.0f);
       const auto parameters = member.replica().parameters();
