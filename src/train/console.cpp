@@ -62,6 +62,10 @@ void Console::say(const std::string& line) {
 }
 
 void Console::progress(const Progress& p) {
+  if (!quiet_) progress(progress_text(p));
+}
+
+void Console::progress(const std::string& text) {
   using namespace std::chrono_literals;
   const auto now = std::chrono::steady_clock::now();
   if (quiet_ || (last_.time_since_epoch().count() != 0 && now - last_ < (live_ ? 100ms : 5'000ms)))
@@ -70,10 +74,10 @@ void Console::progress(const Progress& p) {
   if (!out_.idle()) return;  // paused: what it would read later is of no use then
   if (live_) {
     // A line that wraps could not be overwritten.
-    out_.put(progress_text(p).substr(0, width_ - 1) + "\033[K\r");
+    out_.put(text.substr(0, width_ - 1) + "\033[K\r");
     shown_ = true;
   } else {
-    out_.put(progress_text(p) + "\n");
+    out_.put(text + "\n");
   }
 }
 

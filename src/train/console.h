@@ -36,6 +36,7 @@ class Console {
   void say(const std::string& line);
   /// Shown at once on a terminal; else if the last was five seconds ago.
   void progress(const Progress& progress);
+  void progress(const std::string& text);
 
  private:
   void clear();

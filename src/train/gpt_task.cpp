@@ -89,7 +89,7 @@ class GptTask : public Task {
         settings_(settings),
         place_(place),
         text_(shared_text(settings)),
-        step_(batch_of_worker(settings, place) * place.workers),
+        step_(batch_of_worker(settings, place.workers) * place.workers),
         windows_(windows_of(text_->train)),
         order_(windows_, settings.seed),
         model_(models::make_gpt({.vocabulary = text_->vocabulary,

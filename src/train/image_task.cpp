@@ -12,6 +12,7 @@
 #include "models/resnet.h"
 #include "models/vgg.h"
 #include "train/image_sources.h"
+#include "train/recipe.h"
 #include "train/task.h"
 
 namespace dgc::train {
@@ -51,7 +52,7 @@ class ImageTask : public Task {
         data_(open_images(settings, crop_size(settings))),
         order_(data_.train->count(), settings.seed),
         model_(make_model(settings, data_)),
-        batch_(batch_of_worker(settings, place)) {
+        batch_(batch_of_worker(settings, place.workers)) {
     require_examples(data_.train->count(), place, "images to train with");
     if (settings.model == "cnn" &&
         (data_.height != 28 || data_.width != 28 || data_.channels != 1)) {

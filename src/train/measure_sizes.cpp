@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dgc/compressor.h"
+#include "train/local_defaults.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -14,7 +15,6 @@ namespace dgc::train {
 namespace {
 
 constexpr double kPaperRatio = 0.001;
-constexpr double kLocalRatio = 1.0 / 64;
 
 /// One way to write the messages, with what it has not yet sent.
 class Format {
@@ -35,9 +35,9 @@ class Format {
       : state_(model, 0, 1, false),
         compressor_(state_, {.schedule = Schedule(kLocalRatio),
                              .momentum = 0.0f,
-                             .residual_decay = 0.95f,
-                             .values = ValueType::table2,
-                             .dense_values = ValueType::table2}) {}
+                             .residual_decay = kLocalResidualDecay,
+                             .values = kLocalValues,
+                             .dense_values = kLocalValues}) {}
 
   std::span<const std::byte> step(std::span<const Gradient> gradients) {
     message_.resize(compressor_.bound());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/nearest.h"
@@ -378,6 +379,11 @@ Settings resolve(const json& given) {
   settings.model = model;
   check_together(settings, given);
   return settings;
+}
+
+std::int64_t batch_of_worker(const Settings& settings, std::int64_t workers) {
+  const double even = static_cast<double>(settings.batch) / static_cast<double>(workers);
+  return std::max<std::int64_t>(1, std::llround(even));
 }
 
 nlohmann::json synthetic_settings(const models::Model& model) {

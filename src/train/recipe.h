@@ -44,6 +44,9 @@ std::string data_of(const Settings& settings);
 /// what does not fit together: a model of another recipe, fractions outside [0, 1] and so on.
 Settings resolve(const nlohmann::json& given);
 
+/// settings.batch in equal parts, at least 1 each: the nearest that can be.
+std::int64_t batch_of_worker(const Settings& settings, std::int64_t workers);
+
 /// What to give resolve() for a model of the catalogue, on generated data.
 nlohmann::json synthetic_settings(const models::Model& model);
 

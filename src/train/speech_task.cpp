@@ -8,6 +8,7 @@
 #include "dgc/collectives.h"
 #include "dgc/error.h"
 #include "models/deepspeech.h"
+#include "train/recipe.h"
 #include "train/speech_source.h"
 #include "train/task.h"
 
@@ -47,7 +48,7 @@ class SpeechTask : public Task {
       : Task(settings),
         place_(place),
         source_(settings),
-        batch_(batch_of_worker(settings, place)),
+        batch_(batch_of_worker(settings, place.workers)),
         order_(source_.count(Part::train), batch_ * place.workers, settings.seed),
         model_(models::make_deepspeech({.bins = source_.bins(),
                                         .hidden = settings.hidden,

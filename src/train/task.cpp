@@ -45,11 +45,6 @@ std::unique_ptr<Task> make_task(const Settings& settings, Place place) {
   return make_image_task(settings, place);
 }
 
-std::int64_t batch_of_worker(const Settings& settings, Place place) {
-  const double even = static_cast<double>(settings.batch) / place.workers;
-  return std::max<std::int64_t>(1, std::llround(even));
-}
-
 void require_examples(std::int64_t count, Place place, const std::string& what) {
   if (count >= place.workers) return;
   throw Error(ErrorCode::invalid_argument, "train", what,

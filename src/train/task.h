@@ -121,9 +121,6 @@ std::unique_ptr<Task> make_text_task(const Settings& settings, Place place);
 std::unique_ptr<Task> make_gpt_task(const Settings& settings, Place place);
 std::unique_ptr<Task> make_speech_task(const Settings& settings, Place place);
 
-/// settings.batch in equal parts, at least 1 each: the nearest that can be.
-std::int64_t batch_of_worker(const Settings& settings, Place place);
-
 /// Throws Error(invalid_argument) unless there is at least one of `what` for every worker.
 void require_examples(std::int64_t count, Place place, const std::string& what);
 

@@ -67,7 +67,7 @@ class TextTask : public Task {
         settings_(settings),
         place_(place),
         corpus_(open_corpus(settings)),
-        columns_(batch_of_worker(settings, place)),
+        columns_(batch_of_worker(settings, place.workers)),
         rows_(static_cast<std::int64_t>(corpus_.train.size()) / (columns_ * place.workers)),
         model_(models::make_language_model(
             {.vocabulary = static_cast<std::int64_t>(corpus_.vocabulary.size()),

@@ -1,20 +1,17 @@
 #include "train/train_run.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/sysinfo.h>
 
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "dgc/error.h"
-#include "dgc/version.h"
 #include "train/across_ranks.h"
 #include "train/changeable.h"
 #include "train/relevant.h"
 #include "train/run_folder.h"
+#include "train/summary.h"
 #include "train/trainer.h"
 
 namespace dgc::train {
@@ -22,14 +19,6 @@ namespace {
 
 using nlohmann::ordered_json;
 using ModeResults = std::map<std::string, ModeResult>;
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
 
 /// What rank 0 has, on all ranks.
 ordered_json shared(Group& group, const ordered_json& mine) {
@@ -72,14 +61,7 @@ ModeResults finished_modes(Group& group, const RunRequest& request) {
 }
 
 Summary summary_of(const RunRequest& request, const ModeResults& results, bool finished) {
-  Summary summary;
-  summary.dgc_version = DGC_VERSION;
-  summary.recipe = request.settings.recipe;
-  summary.seed = static_cast<double>(request.settings.seed);
-  const auto now = std::chrono::system_clock::now();
-  summary.date = fmt::format("{:%FT%TZ}", fmt::gmtime(now));
-  summary.cpu = cpu_name();
-  summary.cores = ::get_nprocs();
+  Summary summary = summary_head(request.settings);
   summary.finished = finished;
   // In the order that was asked for, also after a continuation.
   for (const std::string& mode : modes_of(request.settings)) {

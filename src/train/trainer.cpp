@@ -24,6 +24,7 @@
 #include "train/lr_schedule.h"
 #include "train/metrics_log.h"
 #include "train/prefetch.h"
+#include "train/recipe.h"
 #include "train/resume_point.h"
 #include "train/run_costs.h"
 #include "train/run_folder.h"
@@ -396,7 +397,7 @@ class Trainer {
             .engine = std::string(group_.engine()),
             .threads_per_worker = real(threads_),
             .libtorch = TORCH_VERSION,
-            .batch = real(batch_of_worker(settings_, {0, group_.size()}) * group_.size()),
+            .batch = real(batch_of_worker(settings_, group_.size()) * group_.size()),
             .metric_name = info.name,
             .metric_unit = info.unit,
             .higher_is_better = info.higher_is_better,
