@@ -13,5 +13,9 @@ void add_data(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_train(CLI::App& app);
 void add_sizes(CLI::App& app);
+void add_serve(CLI::App& app);
+void add_join(CLI::App& app);
+void add_token(CLI::App& app);
+void add_status(CLI::App& app);
 
 }  // namespace dgc::app

@@ -60,6 +60,10 @@ int main(int argc, char** argv) {
   CLI::App app{
       "dgc: train across slow networks by sending 0.1 % of each gradient.\n\n"
       "  dgc train                               train a model on several workers\n"
+      "  dgc serve                               a hub: training that others join and leave\n"
+      "  dgc join URL                            train with others, over a hub\n"
+      "  dgc status URL                          show how a hub's run is going\n"
+      "  dgc token                               let people in, or not any more\n"
       "  dgc plan                                predict whether compression pays on your network\n"
       "  dgc report RUN...                       compare training runs, as a table and a page\n"
       "  dgc data                                list and check data sets for training\n"
@@ -75,6 +79,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "dgc " DGC_VERSION);
   app.require_subcommand(1);
   dgc::app::add_train(app);
+  dgc::app::add_serve(app);
+  dgc::app::add_join(app);
+  dgc::app::add_status(app);
+  dgc::app::add_token(app);
   dgc::app::add_plan(app);
   dgc::app::add_report(app);
   dgc::app::add_data(app);

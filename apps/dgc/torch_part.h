@@ -11,6 +11,7 @@
 
 #include <filesystem>
 
+#include "train/hub_member.h"
 #include "train/settings.h"
 
 namespace dgc::app {
@@ -29,5 +30,17 @@ int train_as_rank(const TrainJob& job, int workers);
 
 /// All ranks, as threads of this process. Returns the exit status.
 int train_in_threads(const TrainJob& job, int workers);
+
+struct JoinJob {
+  train::JoinRequest request = {};
+  bool quiet = false, as_json = false;
+};
+
+/// A member of a hub's run. Returns the exit status.
+int join_here(const JoinJob& job);
+
+/// Parameters and buffers of a checkpoint of `dgc train`, as hub::kInitialFile has them: the newest
+/// in RUN/MODE/checkpoints. Throws Error.
+hub::Bytes initial_parameters(const std::filesystem::path& checkpoints);
 
 }  // namespace dgc::app

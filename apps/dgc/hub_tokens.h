@@ -1,0 +1,22 @@
+// The line that a hub's owner passes on, and what the commands of a hub's folder share.
+#pragma once
+
+#include <string>
+
+namespace dgc::app {
+
+/// Below the run's folder: journal, snapshots, certificate.
+inline constexpr const char* kHubFolder = "hub";
+/// Where the journal has Invitation::text(), for tokens that are made later.
+inline constexpr const char* kInvitationFact = "invitation";
+
+struct Invitation {
+  std::string url, pin;
+
+  /// "DGC_TOKEN=… dgc join https://… --pin …"
+  std::string command(const std::string& token) const;
+  std::string text() const { return url + "\n" + pin; }
+  static Invitation from(const std::string& text);
+};
+
+}  // namespace dgc::app
