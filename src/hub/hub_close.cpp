@@ -233,7 +233,7 @@ void Hub::Impl::redo_selection(const Commit& commit, std::span<const std::byte> 
 }
 
 void Hub::Impl::close(double now) {
-  const double open_for = now - opened;
+  const double open_for = now - rounds.opened();
   // Everything that can fail comes first; then the journal; then memory.
   Rounds after = rounds;
   const std::vector<std::string> names = after.close(now);
@@ -291,7 +291,6 @@ void Hub::Impl::close(double now) {
   replica->apply(commit);
   examples = line.examples;
   inside.clear();
-  opened = now;
   const std::uint64_t round = commit.round;
   if (plan.evaluate_every > 0 && round % plan.evaluate_every == 0) evaluation_due = round;
   if (watcher.committed) watcher.committed(line);

@@ -64,7 +64,6 @@ struct Hub::Impl {
   std::list<Waiting> waiting;
   std::uint64_t last_id = 0;
 
-  double opened = 0.0;               // the open round
   std::uint64_t evaluation_due = 0;  // a round after which somebody is to evaluate; 0: none
   std::uint64_t examples = 0;        // in all commits
   std::uint64_t bytes_up = 0, bytes_down = 0;

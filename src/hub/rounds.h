@@ -49,6 +49,8 @@ class Rounds {
 
   /// Rounds that have been closed.
   std::uint64_t closed() const noexcept { return closed_; }
+  /// When the open round began: with the last close, or with the first member after a pause.
+  double opened() const noexcept { return opened_; }
   /// After a restart: what the journal has.
   void resume(std::uint64_t closed, std::map<std::string, Member> members);
   const std::map<std::string, Member>& members() const noexcept { return members_; }
