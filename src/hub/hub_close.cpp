@@ -128,6 +128,8 @@ void Hub::Impl::resume() {
         if (!v.empty()) std::memcpy(v.data(), saved.data() + at, v.size_bytes());
         at += v.size_bytes();
       }
+      // Messages have the step in them.
+      residual->set_step(replica->round());
     }
   }
   for (std::uint64_t r = replica->round() + 1; r <= rounds.closed(); ++r) {
