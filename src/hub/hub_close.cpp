@@ -329,12 +329,15 @@ void Hub::Impl::finish_if_done(double now) {
 
 double Hub::Impl::lost_members(double now) {
   double next = now + 60.0;
+  if (!started) started = now;
   for (auto& [name, guest] : guests) {
     if (!leases || !leases->has_any(name)) continue;
     const bool silent = !rounds.members().contains(name) || !rounds.members().at(name).active;
     if (!silent) continue;
-    if (now - guest.seen < options.lost_after) {
-      next = std::min(next, guest.seen + options.lost_after);
+    // A hub that was down has heard nobody: that is not the members' silence.
+    const double since = std::max(guest.seen, *started);
+    if (now - since < options.lost_after) {
+      next = std::min(next, since + options.lost_after);
       continue;
     }
     // What it did and has not saved is done by others: it must not come in any more.

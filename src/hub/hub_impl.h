@@ -70,7 +70,8 @@ struct Hub::Impl {
   std::uint64_t requests = 0, refused = 0, scaled = 0;
   std::map<std::string, std::uint64_t> refused_by_origin;
   double epoch_evaluated = 0.0;
-  double clock_offset = 0.0;  // seconds since 1970 at time 0
+  double clock_offset = 0.0;      // seconds since 1970 at time 0
+  std::optional<double> started;  // the first tick
 
   // hub.cpp
   Response answer(const Request& request, double now, const Respond& respond, std::uint64_t& waits);
