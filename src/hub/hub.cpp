@@ -567,7 +567,9 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
   const std::uint64_t last = rounds.closed();
   Lease lease{.sequence = sequence + 1};
   if (outcome != Outcome::open && !done) lease = lease_for(name, sequence + 1);
-  const bool nothing = outcome == Outcome::open || (lease.count == 0 && !done);
+  const bool idle = outcome != Outcome::open && lease.count == 0 && !done;
+  const bool nothing = outcome == Outcome::open || idle;
+  if (idle) rounds.idle(name);
   // Somebody who has nothing to do saves, so that what it did is known to be done.
   const Guest& guest = guests.at(name);
   const bool save = lease.count == 0 && outcome != Outcome::open && guest.line.saved < sequence;
@@ -616,6 +618,7 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
       guests.at(name).evaluates = true;
     }
     rounds.told(name, now);
+    if (idle) rounds.idle(name);
     if (evaluates) rounds.depart(name);  // nobody waits for it meanwhile
   }
   head["snapshot"] = gone;

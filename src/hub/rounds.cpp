@@ -32,6 +32,7 @@ void Rounds::arrive(const std::string& name, double now) {
   if (first && inside_.empty()) opened_ = now;
   Member& member = members_[name];
   member.active = true;
+  member.idle = false;
   member.missed = 0;
   member.told = now;
 }
@@ -41,8 +42,13 @@ void Rounds::depart(const std::string& name) {
   if (found != members_.end()) found->second.active = false;
 }
 
+void Rounds::idle(const std::string& name) {
+  if (const auto found = members_.find(name); found != members_.end()) found->second.idle = true;
+}
+
 void Rounds::told(const std::string& name, double now) {
   Member& member = members_[name];
+  member.idle = false;
   member.base = closed_;
   member.told = now;
 }
@@ -66,6 +72,7 @@ Outcome Rounds::message(const std::string& name, std::uint64_t sequence, std::ui
     return Outcome::none;
   }
   member.active = true;
+  member.idle = false;
   member.missed = 0;
   const double needed = std::max(0.0, now - member.told);
   member.needs = member.needs == 0.0 ? needed : (1.0 - kNewest) * member.needs + kNewest * needed;
@@ -103,32 +110,44 @@ double Rounds::deadline() const {
 }
 
 int Rounds::quorum() const {
-  const auto active = std::count_if(members_.begin(), members_.end(),
-                                    [](const auto& m) { return m.second.active; });
   if (rules_.quorum > 0) return rules_.quorum;
-  return std::max(1, static_cast<int>(active + 1) / 2);
+  const auto busy = std::count_if(members_.begin(), members_.end(),
+                                  [](const auto& m) { return m.second.active && !m.second.idle; });
+  return std::max(1, static_cast<int>(busy + 1) / 2);
+}
+
+bool Rounds::is_enough() const {
+  auto count = static_cast<int>(inside_.size());
+  if (rules_.quorum > 0) {
+    // Who has nothing to add would make the round no better by waiting.
+    for (const auto& [name, member] : members_) {
+      if (member.active && member.idle && !inside_.contains(name)) ++count;
+    }
+  }
+  return count >= quorum();
 }
 
 std::vector<std::string> Rounds::missing() const {
   std::vector<std::string> names;
   for (const auto& [name, member] : members_) {
-    if (member.active && !inside_.contains(name)) names.push_back(name);
+    if (member.active && !member.idle && !inside_.contains(name)) names.push_back(name);
   }
   return names;
 }
 
 bool Rounds::is_due(double now) const {
   if (inside_.empty()) return false;
-  const bool enough = static_cast<int>(inside_.size()) >= quorum();
+  const bool enough = is_enough();
   const bool all_in = std::all_of(members_.begin(), members_.end(), [&](const auto& m) {
-    return !m.second.active || inside_.contains(m.first) || (enough && is_slow(m.second));
+    return !m.second.active || m.second.idle || inside_.contains(m.first) ||
+           (enough && is_slow(m.second));
   });
   if (all_in && (rules_.quorum == 0 || enough)) return true;
   return enough && now >= opened_ + deadline();
 }
 
 std::optional<double> Rounds::next_look() const {
-  if (static_cast<int>(inside_.size()) < quorum()) return std::nullopt;
+  if (inside_.empty() || !is_enough()) return std::nullopt;
   return opened_ + deadline();
 }
 
@@ -144,7 +163,7 @@ std::vector<std::string> Rounds::close(double now) {
     ++member.rounds;
   }
   for (auto& [name, member] : members_) {
-    if (!member.active || inside_.contains(name)) continue;
+    if (!member.active || member.idle || inside_.contains(name)) continue;
     ++member.missed;
     // A slow one is at work, and says so by its messages, which come in their own time.
     const bool late = now > member.told + std::max(3.0 * member.needs, 3.0 * deadline());

@@ -31,6 +31,7 @@ class Rounds {
  public:
   struct Member {
     bool active = false;
+    bool idle = false;           ///< active, and there is nothing for it to do
     std::uint64_t sequence = 0;  ///< of its last message with an outcome
     Outcome outcome = Outcome::none;
     std::uint64_t outcome_round = 0;
@@ -62,6 +63,9 @@ class Rounds {
   void depart(const std::string& name);
   /// Its message that is in the open round is taken out again: it has gone back to what it saved.
   void withdraw(const std::string& name) { inside_.erase(name); }
+  /// It is there, and nothing is left to do: rounds do not wait for it, until it is told something
+  /// or a message of its comes. It counts for a fixed quorum.
+  void idle(const std::string& name);
   /// It was sent the parameters after `closed()`; its next message is due.
   void told(const std::string& name, double now);
 
@@ -86,6 +90,7 @@ class Rounds {
   std::vector<std::string> close(double now);
 
  private:
+  bool is_enough() const;
   bool is_slow(const Member& member) const;
   double usual() const;
 
