@@ -356,8 +356,7 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
       }
     }
     guest.line.saved = resume_from;
-    guest.line.revoked_after.reset();
-    journal.save_member(name, guest.line);
+    keep_leases(name);
   }
   const Outcome outcome = rounds.outcome_of(name, last);
   rounds.arrive(name, now);
@@ -387,6 +386,11 @@ Hub::Impl::Guest& Hub::Impl::guest_of(const Packet& packet, const std::string& n
            "join again");
   }
   guest.seen = now;
+  // It has heard from where it goes on. An answer to /v1/join that was lost has to be the same.
+  if (guest.line.revoked_after) {
+    guest.line.revoked_after.reset();
+    keep_leases(name);
+  }
   if (!guest.here) {
     guest.here = true;
     rounds.arrive(name, now);
@@ -518,7 +522,7 @@ Response Hub::Impl::leave(const std::string& name, const Packet& packet, double 
   if (packet.head.contains("saved")) set_saved(name, whole_number(packet.head, "saved"));
   Guest& guest = guests[name];
   if (leases) leases->release_after(name, guest.line.saved);
-  journal.save_member(name, guest.line);
+  keep_leases(name);
   guest.here = false;
   sessions.erase(guest.session);
   guest.session.clear();
@@ -551,13 +555,32 @@ std::int64_t Hub::Impl::share_of(const Guest& guest) const {
   return std::clamp<std::int64_t>(std::llround(share), 1, plan.batch);
 }
 
-Lease Hub::Impl::lease_for(const std::string& name, std::uint64_t sequence) {
+// What leases count as done and what members are known to have saved go together: a member that has
+// to go back goes to the latter. A transaction may be open here.
+void Hub::Impl::write_leases() {
+  for (auto& [name, guest] : guests) {
+    if (guest.kept == guest.line.saved) continue;
+    journal.save_member(name, guest.line);
+    guest.kept = guest.line.saved;
+  }
+  if (leases) journal.set_fact("leases", leases->to_json().dump());
+}
+
+void Hub::Impl::keep_leases(const std::string& name) {
+  Transaction transaction(journal.database());
+  journal.save_member(name, guests.at(name).line);
+  guests.at(name).kept = guests.at(name).line.saved;
+  write_leases();
+  transaction.commit();
+}
+
+Lease Hub::Impl::lease_for(const std::string& name, std::uint64_t sequence, bool keep) {
   const std::int64_t count = share_of(guests.at(name));
   if (!leases) return {.sequence = sequence, .count = count};
   if (leases->has(name, sequence)) return leases->take(name, sequence, count);
   const Lease lease = leases->take(name, sequence, count);
   // Before anybody is told of it: after a crash nobody else must get the same.
-  if (lease.count > 0) journal.set_fact("leases", leases->to_json().dump());
+  if (keep && lease.count > 0) write_leases();
   return lease;
 }
 
@@ -580,7 +603,7 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                          {"outcome_round", 0},
                          {"round", last},
                          {"save", save},
-                         {"saved", guest.line.saved},
+                         {"saved", guest.kept},
                          {"finished", done}};
   head["members"] =
       std::max<std::int64_t>(1, std::count_if(rounds.members().begin(), rounds.members().end(),

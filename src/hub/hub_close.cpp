@@ -98,6 +98,7 @@ void Hub::Impl::resume() {
   std::map<std::string, Rounds::Member> members;
   for (const auto& [name, line] : journal.members()) {
     guests[name].line = line;
+    guests[name].kept = line.saved;
     members[name] = line.rounds;
   }
   const auto snapshots = journal.snapshots();
@@ -279,8 +280,9 @@ void Hub::Impl::close(double now) {
     // The leases that go with the answers are written with the commit, at no cost of their own.
     if (leases) {
       for (const std::string& name : names) {
-        lease_for(name, rounds.members().at(name).sequence + 1);
+        lease_for(name, rounds.members().at(name).sequence + 1, /*keep=*/false);
       }
+      write_leases();
     }
     transaction.commit();
   } catch (const std::exception& error) {
@@ -289,6 +291,7 @@ void Hub::Impl::close(double now) {
     failure = error.what();
     throw;
   }
+  for (const std::string& name : names) guests.at(name).kept = guests.at(name).line.saved;
   if (selected) selector->commit();
   replica->apply(commit);
   examples = line.examples;
@@ -345,10 +348,7 @@ double Hub::Impl::lost_members(double now) {
     guest.line.revoked_after = guest.line.saved;
     sessions.erase(guest.session);
     guest.session.clear();
-    Transaction transaction(journal.database());
-    journal.save_member(name, guest.line);
-    journal.set_fact("leases", leases->to_json().dump());
-    transaction.commit();
+    keep_leases(name);
     note(name, "was silent for long: others do what it has not saved", now);
   }
   return next;

@@ -49,7 +49,8 @@ struct Hub::Impl {
     double loss = 0.0, residual_norm = 0.0;
     std::string origin;
     bool evaluates = false;
-    bool here = false;  // for the log of who comes and goes
+    bool here = false;       // for the log of who comes and goes
+    std::uint64_t kept = 0;  // of line.saved: what the journal has
   };
   std::map<std::string, Guest> guests;
   std::map<std::string, std::string> sessions;  // to names
@@ -91,7 +92,11 @@ struct Hub::Impl {
   void answer_waiting(double now, bool all);
   void note(const std::string& member, const std::string& what, double now);
   void set_saved(const std::string& name, std::uint64_t saved);
-  Lease lease_for(const std::string& name, std::uint64_t sequence);
+  /// Written down at once unless the caller does so, by write_leases().
+  Lease lease_for(const std::string& name, std::uint64_t sequence, bool keep = true);
+  void write_leases();
+  /// A member and all leases, as one.
+  void keep_leases(const std::string& name);
   std::int64_t share_of(const Guest& guest) const;
 
   // hub_status.cpp
