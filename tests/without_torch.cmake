@@ -52,6 +52,8 @@ dgc_test(test_process FILES process/test_launch_folder.cpp LIBRARIES dgc_process
 dgc_test(test_plan FILES plan/test_plan.cpp LIBRARIES dgc_plan)
 dgc_test(test_settings FILES train/test_settings.cpp train/test_budget.cpp LIBRARIES dgc_train_settings)
 dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
+  hub/toy.cpp
+  hub/toy_check.cpp
   hub/test_local_hub.cpp
   hub/test_requests.cpp)
 

@@ -1,20 +1,235 @@
-// Hub and members together, on a clock and links that are computed.
+// Hub and members together, on a clock and links that are computed: who comes, goes and comes back.
+#include <algorithm>
+
 #include "toy.h"
 
 namespace dgc {
 namespace {
 
+using test::Pace;
 using test::Toy;
 using test::ToyPlan;
 
+/// A run long enough for something to happen in it.
+Toy& started(Toy& toy, std::uint64_t rounds = 5) {
+  for (const char* name : {"a", "b", "c"}) toy.join(name);
+  EXPECT_TRUE(toy.run_rounds(rounds));
+  return toy;
+}
+
+bool was_said(const Toy& toy, std::string_view what) {
+  return std::ranges::any_of(toy.said,
+                             [&](const std::string& line) { return line.find(what) != line.npos; });
+}
+
 TEST(LocalHub, MembersTrainTogetherToTheEnd) {
   Toy toy({});
-  for (const char* name : {"a", "b", "c"}) toy.join(name, toy.worker());
+  started(toy);
   ASSERT_TRUE(toy.finish());
   EXPECT_EQ(toy.local->hub()->leases()->done(), 4 * 960);
-  EXPECT_EQ(toy.local->hub()->round(), toy.lines.size());
+  EXPECT_EQ(toy.lines.size(), 4u * 960 / 32 / 3);
   EXPECT_LT(toy.distance(), 0.1);
-  for (const auto& line : toy.lines) EXPECT_LE(line.members, 3u);
+  for (const auto& line : toy.lines) EXPECT_EQ(line.members, 3u);
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(toy.lost(name), 0u);
+  toy.check();
+}
+
+TEST(LocalHub, AMemberThatIsKilledGoesBackToWhatItSaved) {
+  Toy toy({});
+  started(toy, 6);  // saved after 4
+  toy.local->kill("b");
+  ASSERT_TRUE(toy.run_rounds(3));
+  toy.join("b");
+  ASSERT_TRUE(toy.finish());
+  EXPECT_GE(toy.lost("b"), 1u);
+  EXPECT_LE(toy.lost("b"), 4u);
+  EXPECT_GT(toy.committed("b"), 6u);
+  EXPECT_LT(toy.distance(), 0.15);
+  toy.check();
+}
+
+TEST(LocalHub, AMemberThatIsKilledAndNeverComesBackStopsNobody) {
+  Toy toy({});
+  started(toy, 6);
+  toy.local->kill("b");
+  // Its examples are waited for until it counts as lost.
+  ASSERT_TRUE(toy.run_until(1000.0, [&] { return toy.local->hub()->finished(); }));
+  toy.check({"b"});
+}
+
+TEST(LocalHub, AMemberThatLeavesLosesNothing) {
+  Toy toy({});
+  started(toy, 6);
+  toy.local->leave("b");
+  ASSERT_TRUE(toy.run_until(10.0, [&] { return toy.local->member("b") == nullptr; }));
+  const std::uint64_t before = toy.committed("b");
+  ASSERT_TRUE(toy.run_rounds(3));
+  EXPECT_EQ(toy.committed("b"), before);
+  EXPECT_EQ(toy.lines.back().members, 2u);
+  toy.join("b");
+  ASSERT_TRUE(toy.finish());
+  EXPECT_GT(toy.committed("b"), before);
+  EXPECT_EQ(toy.lost("b"), 0u);
+  toy.check();
+}
+
+TEST(LocalHub, AMemberThatIsCutOffGoesOnWhereItWas) {
+  Toy toy({});
+  started(toy);
+  toy.local->cut("b", 3.0);
+  ASSERT_TRUE(toy.finish());
+  EXPECT_EQ(toy.lost("b"), 0u);
+  toy.check();
+}
+
+TEST(LocalHub, AMemberThatIsCutOffForLongLosesWhatOthersHaveDone) {
+  Toy toy({.epochs = 40.0});
+  started(toy, 6);
+  toy.local->cut("b", 80.0);
+  // The others do all that is left, and then what b had not saved, too.
+  ASSERT_TRUE(toy.finish());
+  EXPECT_TRUE(was_said(toy, "b: was silent for long"));
+  EXPECT_GE(toy.lost("b"), 1u);
+  toy.check();
+}
+
+TEST(LocalHub, AStalledMemberIsWaitedForAWhileAndThenNotAnyMore) {
+  Toy toy({.epochs = 40.0});
+  started(toy);
+  const double since = toy.local->now();
+  toy.local->stall("b", 10.0);
+  ASSERT_TRUE(toy.run_rounds(100));
+  EXPECT_LT(toy.local->now() - since, 10.0);
+  ASSERT_TRUE(toy.finish());
+  EXPECT_EQ(toy.lost("b"), 0u);
+  EXPECT_GT(toy.committed("b"), 20u);
+  toy.check();
+}
+
+TEST(LocalHub, AHubThatIsKilledGoesOnWhereItWas) {
+  for (const auto down : {hub::Down::forward, hub::Down::select}) {
+    ToyPlan plan;
+    plan.terms.down = down;
+    Toy toy(plan);
+    started(toy, 13);  // a snapshot is at 10
+    toy.local->kill_hub();
+    ASSERT_FALSE(toy.run(2.0));
+    toy.local->start_hub();
+    EXPECT_EQ(toy.local->hub()->round(), 13u);
+    ASSERT_TRUE(toy.finish());
+    for (const char* name : {"a", "b", "c"}) EXPECT_EQ(toy.lost(name), 0u);
+    toy.check();
+  }
+}
+
+TEST(LocalHub, AHubThatStartsLateOnItsClockGivesMembersTheTimeToComeBack) {
+  Toy toy({.epochs = 40.0, .lost_after = 30.0});
+  started(toy);
+  // Its clock may begin anywhere, at the start of the machine, say.
+  toy.local->leave("a");
+  ASSERT_FALSE(toy.run(0.2));
+  toy.local->kill_hub();
+  ASSERT_FALSE(toy.run(100.0));
+  toy.local->start_hub();
+  ASSERT_TRUE(toy.finish());
+  for (const char* name : {"b", "c"}) EXPECT_EQ(toy.lost(name), 0u);
+  toy.join("a");
+  toy.check();
+}
+
+TEST(LocalHub, AMemberComesBackAfterItWasKilledAndTheHubToo) {
+  // The hub dies between the two answers that a member needs when it comes back.
+  for (double pause = 0.0; pause < 0.012; pause += 0.0005) {
+    Toy toy({.epochs = 1.0});
+    started(toy, 3);
+    toy.local->kill("b");
+    ASSERT_FALSE(toy.run(0.5));
+    toy.join("b");
+    ASSERT_FALSE(toy.run(pause));
+    toy.local->kill_hub();
+    ASSERT_FALSE(toy.run(0.1));
+    toy.local->start_hub();
+    ASSERT_TRUE(toy.finish());
+    toy.check();
+    if (HasFailure()) FAIL() << "the hub died " << pause << " s after b came back";
+  }
+}
+
+TEST(LocalHub, AnAnswerToAMemberThatWasSilentForLongIsLost) {
+  // It saved what the hub does not know of, counts as lost, joins, and the answer never arrives.
+  for (double pause = 0.0; pause < 0.006; pause += 0.0005) {
+    Toy toy({.epochs = 4.0});
+    started(toy, 4);
+    ASSERT_TRUE(toy.run_until(100.0, [&] {
+      return toy.member("b").sequence() == 8 && !toy.member("b").is_outstanding();
+    }));
+    toy.local->kill("b");
+    ASSERT_FALSE(toy.run(60.0));
+    toy.join("b");
+    ASSERT_FALSE(toy.run(pause));
+    toy.local->cut("b", 1.0);
+    ASSERT_TRUE(toy.finish());
+    toy.check();
+    if (HasFailure()) FAIL() << "cut off " << pause << " s after b came back";
+  }
+}
+
+TEST(LocalHub, NoMembersArePause) {
+  Toy toy({});
+  started(toy);
+  for (const char* name : {"a", "b", "c"}) toy.local->leave(name);
+  ASSERT_TRUE(toy.run_until(10.0, [&] {
+    return toy.local->member("a") == nullptr && toy.local->member("b") == nullptr &&
+           toy.local->member("c") == nullptr;
+  }));
+  const std::size_t rounds = toy.lines.size();
+  ASSERT_FALSE(toy.run(1000.0));
+  EXPECT_EQ(toy.lines.size(), rounds);
+  toy.join("d");
+  ASSERT_TRUE(toy.run_rounds(3));
+  EXPECT_LT(toy.lines[rounds].seconds, 1.0) << "the pause counts as a round";
+  toy.join("a");
+  ASSERT_TRUE(toy.finish());
+  toy.check();
+}
+
+TEST(LocalHub, WhoComesLaterTakesASnapshotAndTheCommitsSince) {
+  Toy toy({.snapshot_every = 10});
+  started(toy, 15);
+  toy.join("d");
+  ASSERT_TRUE(toy.finish());
+  EXPECT_GT(toy.committed("d"), 5u);
+  toy.check();
+}
+
+TEST(LocalHub, WhoMissedMoreThanTheHubKeepsTakesASnapshot) {
+  ToyPlan plan{.epochs = 40.0, .snapshot_every = 5};
+  plan.lost_after = 1000.0;
+  Toy toy(plan);
+  started(toy, 6);
+  toy.local->cut("b", 40.0);
+  ASSERT_TRUE(toy.run_rounds(60));
+  ASSERT_GT(toy.journal->first_commit().value(), 20u);
+  ASSERT_TRUE(toy.finish());
+  EXPECT_EQ(toy.lost("b"), 0u);
+  toy.check();
+}
+
+TEST(LocalHub, ARevokedTokenEndsItsMemberAlone) {
+  Toy toy({});
+  started(toy, 6);
+  ASSERT_TRUE(toy.journal->revoke_token("b"));
+  EXPECT_THROW(toy.finish(), Error);
+  toy.local->kill("b");
+  ASSERT_TRUE(toy.run_until(1000.0, [&] { return toy.local->hub()->finished(); }));
+  toy.check({"b"});
+}
+
+TEST(LocalHub, ManyMembersComeAtOnce) {
+  Toy toy({.positions = 3200, .epochs = 2.0});
+  for (int i = 0; i < 25; ++i) toy.join("m" + std::to_string(i), {.delay = 0.001 * (1 + i % 5)});
+  ASSERT_TRUE(toy.finish());
+  toy.check();
 }
 
 }  // namespace

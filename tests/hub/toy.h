@@ -1,137 +1,114 @@
-// A run on a LocalHub that learns something small, and counts every example.
+// A run on a LocalHub that learns something small, watched after every event. check() then says
+// whether the hub kept its promises: replicas are the same bit for bit and follow from the commits,
+// nothing that was accumulated is lost or counted twice, and each example was done once.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <map>
-#include <random>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "base/temporary_folder.h"
 #include "hub/local_hub.h"
 
 namespace dgc::test {
 
-using hub::Contribution;
-using hub::LocalHub;
-using hub::Member;
-
 inline const std::vector<TensorSpec> kToyModel = {TensorSpec::of("w", {16, 25}),
                                                   TensorSpec::of("b", {7})};
+inline const std::vector<TensorSpec> kToyBuffers = {TensorSpec::of("mean", {5})};
 inline constexpr std::size_t kToySize = 16 * 25 + 7;
 
 struct ToyPlan {
   std::int64_t positions = 960, batch = 32;
-  double epochs = 4.0, lr = 0.05, ratio = 0.05;
-  hub::Terms terms = {.momentum = 0.0f, .values = ValueType::fp32, .save_every = 4};
+  double epochs = 4.0, lr = 0.05, inner_lr = 0.0, ratio = 0.05;
+  hub::Terms terms = {
+      .momentum = 0.0f, .values = ValueType::fp32, .save_every = 4, .check_every = 1};
   hub::RoundRules rules = {};
-  double norm_bound = 0.0, lost_after = 30.0;
-  std::uint64_t rounds = 0;
+  double norm_bound = 0.0, lost_after = 60.0;
+  std::uint64_t rounds = 0, evaluate_every = 0, snapshot_every = 10;
+  bool buffers = false, private_data = false;
+  int local_steps = 0;  ///< a member sends what so many steps at inner_lr change
 };
 
-/// Each example pulls the parameters towards a point of its own; together they pull towards their
-/// mean.
+/// How a member works and is connected.
+struct Pace {
+  double seconds_each = 0.001;  ///< of computing, for an example
+  double delay = 0.001;         ///< of its link, one way
+  double bytes_per_second = 1e9;
+  float wrong = 1.0f;  ///< its gradients are multiplied by this
+};
+
+/// Where example `position` pulls parameter i to.
+float toy_pull(std::int64_t position, std::size_t i);
+
 class Toy {
  public:
-  explicit Toy(const ToyPlan& plan) : plan_(plan) {
-    LocalHub::Options options;
-    options.hub.rules = plan.rules;
-    options.hub.terms = plan.terms;
-    options.hub.settings = "{}";
-    options.hub.norm_bound = plan.norm_bound;
-    options.hub.lost_after = plan.lost_after;
-    options.plan.epochs = plan.epochs;
-    options.plan.rounds = plan.rounds;
-    options.plan.batch = plan.batch;
-    options.plan.snapshot_every = 10;
-    options.plan.pace = [plan](const auto&) {
-      return hub::HubPlan::Pace{.lr = plan.lr, .inner_lr = 0.0, .ratio = plan.ratio};
-    };
-    options.model = kToyModel;
-    options.positions = plan.positions;
-    options.watcher.committed = [this](const hub::CommitLine& line) { lines.push_back(line); };
-    local.emplace(folder_.path(), std::move(options));
-  }
+  explicit Toy(const ToyPlan& plan);
 
-  /// An example's point.
-  static float pull(std::int64_t position, std::size_t i) {
-    const auto mixed =
-        static_cast<std::uint32_t>(position * 2654435761 + static_cast<std::int64_t>(i) * 40503);
-    return static_cast<float>(i % 11) / 5.0f - 1.0f +
-           (static_cast<float>((mixed >> 8) & 0xffff) / 65536.0f - 0.5f);
-  }
+  /// A member comes, or comes back after kill() or leave() with what it had saved.
+  void join(const std::string& name, const Pace& pace = {});
+  /// Until all that joined have left at the end of the run.
+  bool finish(double seconds = 10'000.0);
+  bool run(double seconds);
+  bool run_until(double seconds, const std::function<bool()>& done);
+  bool run_rounds(std::uint64_t more);
 
-  LocalHub::Worker worker(double seconds_each = 0.001) {
-    LocalHub::Worker worker;
-    worker.seconds_each = seconds_each;
-    worker.begin = [](Member& member) {
-      for (const auto& span : member.replica().parameters()) {
-        std::fill(span.begin(), span.end(), 0.5f);
-      }
-    };
-    auto gradient = std::make_shared<std::vector<float>>(kToySize);
-    worker.compute = [gradient](Member& member) {
-      const hub::Lease& lease = member.lease();
-      std::fill(gradient->begin(), gradient->end(), 0.0f);
-      const auto parameters = member.replica().parameters();
-      double loss = 0.0;
-      for (std::int64_t p = lease.first; p < lease.first + lease.count; ++p) {
-        std::size_t at = 0;
-        for (const auto& span : parameters) {
-          for (const float w : span) {
-            const float difference = w - pull(p, at);
-            (*gradient)[at] += difference / static_cast<float>(lease.count);
-            loss += static_cast<double>(difference) * difference / static_cast<double>(lease.count);
-            ++at;
-          }
-        }
-      }
-      Contribution contribution{.examples = static_cast<std::uint64_t>(lease.count), .loss = loss};
-      std::size_t at = 0;
-      for (std::size_t t = 0; t < kToyModel.size(); ++t) {
-        contribution.gradients.push_back(
-            {t, std::span<const float>(*gradient).subspan(at, kToyModel[t].elements())});
-        at += kToyModel[t].elements();
-      }
-      return contribution;
-    };
-    return worker;
-  }
+  /// Everybody comes back once more and leaves; then all promises are tested. Members in `gone`
+  /// cannot come back: what the hub has given to others is taken as lost.
+  void check(const std::set<std::string>& gone = {});
 
-  bool finish(double seconds = 10'000.0) {
-    return local->run(seconds, [&] {
-      if (!local->hub() || !local->hub()->finished()) return false;
-      for (const std::string& name : names) {
-        if (local->member(name) != nullptr) return false;
-      }
-      return true;
-    });
-  }
-  void join(const std::string& name, LocalHub::Worker worker) {
-    names.push_back(name);
-    local->join(name, std::move(worker));
-  }
-
+  hub::Member& member(const std::string& name) { return *local->member(name); }
+  /// Messages of a member that are in commits.
+  std::uint64_t committed(const std::string& name) const;
+  /// Messages that a member computed and lost, because it went back to what it had saved.
+  std::uint64_t lost(const std::string& name) const;
   /// Of the parameters to where all examples together pull.
-  double distance() {
-    double squares = 0.0;
-    std::size_t at = 0;
-    for (const auto& span : local->hub()->replica()->parameters()) {
-      for (const float w : span) {
-        double mean = 0.0;
-        for (std::int64_t p = 0; p < plan_.positions; ++p) mean += pull(p, at);
-        const double difference = w - mean / static_cast<double>(plan_.positions);
-        squares += difference * difference;
-        ++at;
-      }
-    }
-    return std::sqrt(squares / static_cast<double>(kToySize));
-  }
+  double distance();
+  std::filesystem::path folder() const { return folder_.path(); }
 
-  ToyPlan plan_;
-  TemporaryFolder folder_;
-  std::vector<std::string> names;
+  const ToyPlan plan;
   std::vector<hub::CommitLine> lines;
-  std::optional<LocalHub> local;
+  std::vector<hub::Commit> commits;
+  std::vector<hub::EvaluationNote> evaluations;
+  std::vector<std::string> said;
+  /// Called in place of the usual way to compute a gradient.
+  std::function<void(hub::Member&, std::vector<float>&)> gradient;
+  std::optional<hub::LocalHub> local;
+  std::optional<hub::Journal> journal;  // a second connection, to look
+
+ private:
+  /// What a message brought into its member's residual, by element.
+  struct Increment {
+    std::vector<double> values;
+    hub::Lease lease;
+    bool lost = false;
+  };
+
+  hub::Contribution compute(const std::string& name, hub::Member& member);
+  void note_increment(const std::string& name, hub::Member& member, const std::vector<float>& g);
+  void observe();
+  void end_all(const std::set<std::string>& gone);
+  void check_replay();
+  void check_conserved(const std::set<std::string>& gone);
+  void check_examples();
+  void forget_after(const std::string& name, std::uint64_t sequence);
+  std::vector<double> residual_of(const std::string& name, bool gone);
+
+  TemporaryFolder folder_;
+  std::map<std::string, Pace> paces_;
+  std::map<std::string, std::map<std::uint64_t, Increment>> increments_;
+  std::map<std::string, std::uint64_t> seen_;    // rounds whose parameters were compared
+  std::vector<std::uint64_t> hashes_;            // by round
+  std::map<std::uint64_t, hub::Bytes> inboxes_;  // Down::select: what the members sent, by round
+  std::optional<hub::Replica> initial_;
+  std::vector<float> gradient_, buffers_;
 };
+
+/// Where tests have their files: in memory, where there is such a folder.
+std::filesystem::path fast_folder();
 
 }  // namespace dgc::test
