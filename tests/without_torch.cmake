@@ -55,6 +55,8 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/toy.cpp
   hub/toy_check.cpp
   hub/test_local_hub.cpp
+  hub/test_pace.cpp
+  hub/test_terms_run.cpp
   hub/test_requests.cpp)
 
 # Groups of processes.
