@@ -5,6 +5,10 @@
 //
 // The deadline by speed is 1.2 times what the median member needs. So a straggler costs a fifth of
 // a round in the rounds before its speed is known, and nothing later.
+//
+// A message that is older than `oldest` rounds is taken back, unless its member always needs so
+// long: who is on a slow link would never be heard otherwise. What it sends is little older than
+// what waits in the residuals of the others.
 #include "hub/rounds.h"
 
 #include <algorithm>
@@ -15,6 +19,8 @@ namespace {
 constexpr double kSlack = 1.2;
 /// Networks and schedulers are not exact to less.
 constexpr double kLeast = 0.05;
+/// A message that took so many times what its member usually needs is late even for that member.
+constexpr double kUsual = 2.0;
 /// Share of the newest measurement in what a member needs.
 constexpr double kNewest = 0.3;
 
@@ -75,8 +81,9 @@ Outcome Rounds::message(const std::string& name, std::uint64_t sequence, std::ui
   member.idle = false;
   member.missed = 0;
   const double needed = std::max(0.0, now - member.told);
+  const bool as_usual = member.needs > 0.0 && needed <= kUsual * member.needs;
   member.needs = member.needs == 0.0 ? needed : (1.0 - kNewest) * member.needs + kNewest * needed;
-  if (closed_ - base > rules_.oldest) {
+  if (closed_ - base > rules_.oldest && !as_usual) {
     member.sequence = sequence;
     member.outcome = Outcome::taken_back;
     member.outcome_round = closed_;

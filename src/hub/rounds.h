@@ -12,11 +12,12 @@
 namespace dgc::hub {
 
 struct RoundRules {
-  int quorum = 0;            ///< members that a deadline needs; 0: half of those who are active
-  double deadline = 0.0;     ///< seconds that a round waits for the slow; 0: by the members' speed
-  double longest = 60.0;     ///< the most of a deadline by speed, and that of the first rounds
-  std::uint64_t oldest = 3;  ///< a message may be so many rounds late
-  int patience = 3;          ///< after so many missed rounds a silent member is away
+  int quorum = 0;         ///< members that a deadline needs; 0: half of those who are active
+  double deadline = 0.0;  ///< seconds that a round waits for the slow; 0: by the members' speed
+  double longest = 60.0;  ///< the most of a deadline by speed, and that of the first rounds
+  /// A message may be so many rounds late, or as late as its member always is.
+  std::uint64_t oldest = 3;
+  int patience = 3;  ///< after so many missed rounds a silent member is away
 };
 
 /// What became of a message.

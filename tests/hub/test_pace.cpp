@@ -45,11 +45,11 @@ TEST(HubPace, AMemberThatComputesTenTimesSlowerCostsLittleAndCounts) {
 }
 
 TEST(HubPace, AMemberOnALinkTenTimesSlowerCostsLittleAndCounts) {
-  // Three rounds late is the most that is taken; this one is later.
+  // Three rounds late is the most for others; this one always is later.
   for (const double delay : {0.05, 0.2}) {
-    const auto usual = run_with({}, {});
-    const auto slow = run_with({}, {.delay = delay});
-    EXPECT_LE(mean_round(*slow, 10, 60), 1.2 * mean_round(*usual, 10, 60)) << delay;
+    const auto usual = run_with({}, {}, 140);
+    const auto slow = run_with({}, {.delay = delay}, 140);
+    EXPECT_LE(mean_round(*slow, 10, 140), 1.2 * mean_round(*usual, 10, 140)) << delay;
     EXPECT_GE(slow->committed("d"), 3u) << delay;
     slow->check();
   }
@@ -75,7 +75,7 @@ TEST(HubPace, ALateMessageCountsForTheRoundThatIsOpen) {
   });
   EXPECT_TRUE(late);
   for (const hub::Commit& commit : toy->commits) {
-    for (const hub::Part& part : commit.parts) EXPECT_LE(commit.round - 1 - part.base, 3u);
+    for (const hub::Part& part : commit.parts) EXPECT_LE(commit.round - 1 - part.base, 6u);
   }
   toy->check();
 }
