@@ -54,6 +54,7 @@ dgc_test(test_settings FILES train/test_settings.cpp train/test_budget.cpp LIBRA
 dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/toy.cpp
   hub/toy_check.cpp
+  hub/test_churn.cpp
   hub/test_local_hub.cpp
   hub/test_pace.cpp
   hub/test_terms_run.cpp
