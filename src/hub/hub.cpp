@@ -492,7 +492,7 @@ std::optional<Response> Hub::Impl::take_message(const std::string& name, const P
            "join again");
   }
   if (outcome == Outcome::open) inside[name] = std::move(in);
-  if (outcome == Outcome::taken_back) note(name, "sent a message that was too old", now);
+  if (outcome == Outcome::taken_back && !done) note(name, "sent a message that was too old", now);
   return std::nullopt;
 }
 

@@ -144,6 +144,7 @@ void Hub::Impl::resume() {
   }
   has_parameters = true;
   done = journal.fact("finished").has_value();
+  if (done) rounds.finish();
 }
 
 double Hub::Impl::epoch() const {
@@ -327,6 +328,9 @@ void Hub::Impl::finish_if_done(double now) {
   if (evaluated.empty() || evaluated.back().round < rounds.closed()) {
     evaluation_due = rounds.closed();
   }
+  // Nothing is committed any more: who has sent something keeps it.
+  rounds.finish();
+  inside.clear();
   note("", fmt::format("finished after {} rounds", rounds.closed()), now);
 }
 

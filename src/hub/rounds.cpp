@@ -83,16 +83,26 @@ Outcome Rounds::message(const std::string& name, std::uint64_t sequence, std::ui
   const double needed = std::max(0.0, now - member.told);
   const bool as_usual = member.needs > 0.0 && needed <= kUsual * member.needs;
   member.needs = member.needs == 0.0 ? needed : (1.0 - kNewest) * member.needs + kNewest * needed;
-  if (closed_ - base > rules_.oldest && !as_usual) {
-    member.sequence = sequence;
-    member.outcome = Outcome::taken_back;
-    member.outcome_round = closed_;
+  if (finished_ || (closed_ - base > rules_.oldest && !as_usual)) {
+    take_back(member, sequence);
     ++member.late;
     return Outcome::taken_back;
   }
   if (base != closed_) ++member.late;
   inside_[name] = {.sequence = sequence, .base = base, .came = now};
   return Outcome::open;
+}
+
+void Rounds::take_back(Member& member, std::uint64_t sequence) {
+  member.sequence = sequence;
+  member.outcome = Outcome::taken_back;
+  member.outcome_round = closed_;
+}
+
+void Rounds::finish() {
+  finished_ = true;
+  for (const auto& [name, message] : inside_) take_back(members_[name], message.sequence);
+  inside_.clear();
 }
 
 double Rounds::usual() const {

@@ -87,16 +87,21 @@ class Rounds {
   /// Seconds after the opening at which the quorum is enough.
   double deadline() const;
 
+  /// The run is over: messages that are in the open round, and all that come, are taken back.
+  void finish();
+
   /// Closes the round: what is inside is committed. Returns whose messages, by name.
   std::vector<std::string> close(double now);
 
  private:
+  void take_back(Member& member, std::uint64_t sequence);
   bool is_enough() const;
   bool is_slow(const Member& member) const;
   double usual() const;
 
   RoundRules rules_;
   std::uint64_t closed_ = 0;
+  bool finished_ = false;
   double opened_ = 0.0;
   std::map<std::string, Member> members_;
   std::map<std::string, Message> inside_;

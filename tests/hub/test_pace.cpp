@@ -87,9 +87,8 @@ TEST(HubPace, AMessageThatIsTooOldIsTakenBackAndItsContentComesLater) {
   auto toy = run_with(plan, {}, 5);
   const std::uint64_t before = toy->committed("d");
   toy->local->stall("d", 1.0);
-  ASSERT_TRUE(toy->run_until(10.0, [&] {
-    return toy->member("d").last_outcome() == hub::Outcome::taken_back;
-  }));
+  ASSERT_TRUE(toy->run_until(
+      10.0, [&] { return toy->member("d").last_outcome() == hub::Outcome::taken_back; }));
   ASSERT_TRUE(toy->run_until(10.0, [&] { return toy->committed("d") > before; }));
   ASSERT_TRUE(toy->finish());
   EXPECT_EQ(toy->lost("d"), 0u);

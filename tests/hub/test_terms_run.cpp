@@ -144,6 +144,8 @@ TEST(HubTerms, ARunEndsAfterItsRounds) {
   plan.rounds = 7;
   Toy toy(plan);
   for (const char* name : {"a", "b"}) toy.join(name);
+  // This one's message comes when all is over.
+  toy.join("c", {.delay = 0.05});
   ASSERT_TRUE(toy.finish());
   EXPECT_EQ(toy.lines.size(), 7u);
   toy.check();
