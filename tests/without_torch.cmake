@@ -56,7 +56,9 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/toy_check.cpp
   hub/test_churn.cpp
   hub/test_local_hub.cpp
+  hub/test_leases.cpp
   hub/test_pace.cpp
+  hub/test_rounds.cpp
   hub/test_terms_run.cpp
   hub/test_requests.cpp)
 
