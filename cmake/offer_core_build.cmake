@@ -2,8 +2,8 @@
 # libtorch (DGC_CORE_BUILD). `cmake --build … --target dgc_core_build` builds that and no more.
 set(offered "")
 foreach(target IN ITEMS dgc_flags dgc_light_flags dgc_core dgc_engines dgc_data dgc_catalogue
-                        dgc_hub dgc_hub_member dgc_train_settings dgc_report dgc_plan dgc_process
-                        dgc_bench dgc_commands dgc_test_support)
+                        dgc_hub dgc_hub_member dgc_train_settings dgc_web dgc_report dgc_plan
+                        dgc_process dgc_bench dgc_commands dgc_test_support)
   if(TARGET ${target})
     list(APPEND offered ${target})
   endif()

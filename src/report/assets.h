@@ -1,4 +1,4 @@
-// What the page is made of besides data; the definitions are written by embed.cmake.
+// What is the report's own beside data; the definitions are written by web/embed.cmake.
 #pragma once
 
 #include <string_view>
@@ -6,7 +6,6 @@
 namespace dgc::report::asset {
 
 extern const std::string_view page_css;
-extern const std::string_view chart_js;
 extern const std::string_view page_js;
 
 }  // namespace dgc::report::asset

@@ -10,6 +10,7 @@
 #include "report/format.h"
 #include "report/page_data.h"
 #include "report/sections.h"
+#include "web/assets.h"
 
 namespace dgc::report {
 namespace {
@@ -63,6 +64,7 @@ std::string report_page(std::span<const Run> runs) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>" +
       escape(title_of(runs)) + "</title>\n<style>\n";
+  html += web::asset::base_css;
   html += asset::page_css;
   html += "</style>\n</head>\n<body>\n<main>\n";
   html += header_section(runs);
@@ -74,7 +76,7 @@ std::string report_page(std::span<const Run> runs) {
   html += terms_section();
   html += "</main>\n<footer>dgc " DGC_VERSION "</footer>\n";
   html += "<script type=\"application/json\" id=\"data\">" + page_data(runs) + "</script>\n";
-  for (const std::string_view script : {asset::chart_js, asset::page_js}) {
+  for (const std::string_view script : {web::asset::chart_js, asset::page_js}) {
     html += "<script>\n";
     html += script;
     html += "</script>\n";

@@ -132,8 +132,10 @@ class Chart {
 
   /** `view`: {x, y: axes, lines: [{series, label, x, y, raw, step, marks}]}. */
   show(view) {
+    const reading = this.column ?? null;
     this.view = view;
     this.draw();
+    if (reading !== null) this.read(reading);
   }
 
   draw() {
