@@ -1,11 +1,16 @@
 // The page that shows a run live.
 #pragma once
 
-#include <string_view>
+#include <string>
 
 namespace dgc::hub {
 
-/// One document that needs nothing else.
-std::string_view status_page();
+struct StatusPage {
+  std::string html;  ///< one document that needs nothing else
+  /// Its Content-Security-Policy: this style and these scripts, and questions to the hub alone.
+  std::string policy;
+};
+/// Always the same.
+const StatusPage& status_page();
 
 }  // namespace dgc::hub

@@ -45,9 +45,8 @@ constexpr std::size_t kSlowest = 16 * 1024;
 /// Before a refusal: guessing tokens shall take time.
 constexpr auto kRefusalDelay = 500ms;
 
-constexpr const char* kPolicy =
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src "
-    "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Of everything but the page.
+constexpr const char* kNothingAllowed = "default-src 'none'; frame-ancestors 'none'";
 
 double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
@@ -260,8 +259,7 @@ class Server::Impl::ConnectionOver : public Connection {
 
   void show_page() {
     request_.token.clear();  // nobody has looked at it
-    const std::string_view page = status_page();
-    const auto bytes = std::as_bytes(std::span(page));
+    const auto bytes = std::as_bytes(std::span(status_page().html));
     answer({.type = "text/html; charset=utf-8",
             .body = std::make_shared<const Bytes>(bytes.begin(), bytes.end())},
            /*close=*/false);
@@ -284,7 +282,11 @@ class Server::Impl::ConnectionOver : public Connection {
     answer_->set(http::field::cache_control, "no-store");
     answer_->set("X-Content-Type-Options", "nosniff");
     answer_->set("Referrer-Policy", "no-referrer");
-    if (response.type.starts_with("text/html")) answer_->set("Content-Security-Policy", kPolicy);
+    answer_->set("Cross-Origin-Opener-Policy", "same-origin");
+    answer_->set("Cross-Origin-Resource-Policy", "same-origin");
+    answer_->set("Content-Security-Policy", response.type.starts_with("text/html")
+                                                ? status_page().policy
+                                                : std::string(kNothingAllowed));
     answer_->keep_alive(!close);
     answer_->content_length(body_->size());
     answer_->body().data = const_cast<std::byte*>(body_->data());  // it is only read

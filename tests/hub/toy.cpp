@@ -33,7 +33,7 @@ Toy::Toy(const ToyPlan& the_plan) : plan(the_plan), folder_("dgc-toy-", fast_fol
   options.plan.snapshot_every = plan.snapshot_every;
   options.plan.evaluate_every = plan.evaluate_every;
   options.plan.private_data = plan.private_data;
-  options.plan.pace = [pace = plan](double, std::uint64_t) {
+  options.plan.pace = [pace = plan](const auto&) {
     return hub::HubPlan::Pace{.lr = pace.lr, .inner_lr = pace.inner_lr, .ratio = pace.ratio};
   };
   options.model = kToyModel;
