@@ -204,12 +204,7 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
   };
   const std::string& name = token->name;
   const bool post = request.method == "POST";
-  if (!post && request.path == "/v1/run") {
-    nlohmann::json facts = run_facts();
-    facts["name"] = name;
-    facts["right"] = name_of(token->right);
-    return packet_response(facts);
-  }
+  if (!post && request.path == "/v1/run") return packet_response(run_facts(*token));
   if (!post && (request.path == "/v1/status" || request.path == "/metrics")) {
     need(Right::read);
     return request.path == "/metrics" ? text_response("text/plain; version=0.0.4", metrics(now))
@@ -261,11 +256,12 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
   return {};
 }
 
-nlohmann::json Hub::Impl::run_facts() const {
+nlohmann::json Hub::Impl::run_facts(const TokenLine& token) const {
   return {{"protocol", kProtocol},           {"version", DGC_VERSION},
           {"run", *journal.fact("run")},     {"settings", options.settings},
           {"terms", to_json(options.terms)}, {"private_data", plan.private_data},
-          {"round", rounds.closed()},        {"finished", done}};
+          {"round", rounds.closed()},        {"finished", done},
+          {"right", name_of(token.right)}};
 }
 
 Response Hub::Impl::enroll(const Packet& packet, double now) {
@@ -311,10 +307,10 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
     journal.set_fact("data", data);
     begin(model, buffers);
     take_initial_parameters();
-  } else if (to_json(model) != to_json(replica->model()) ||
-             to_json(buffers) != to_json(replica->buffer_specs())) {
-    refuse(ErrorCode::configuration_mismatch, "model", "is not the one that this run trains",
-           "use the settings that the hub gives");
+  } else if (const std::string other = difference(replica->model(), model); !other.empty()) {
+    refuse(ErrorCode::configuration_mismatch, "model", other, "train the model of the run");
+  } else if (const std::string too = difference(replica->buffer_specs(), buffers); !too.empty()) {
+    refuse(ErrorCode::configuration_mismatch, "buffers", too, "train the model of the run");
   }
   if (!plan.private_data && (positions != plan.positions || data != journal.fact("data"))) {
     refuse(ErrorCode::configuration_mismatch, "data",

@@ -76,7 +76,7 @@ struct Hub::Impl {
 
   // hub.cpp
   Response answer(const Request& request, double now, const Respond& respond, std::uint64_t& waits);
-  nlohmann::json run_facts() const;
+  nlohmann::json run_facts(const TokenLine& token) const;
   Response enroll(const Packet& packet, double now);
   Response join(const std::string& name, const Request& request, const Packet& packet, double now);
   Response initial(const std::string& name, const Packet& packet, double now);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -13,6 +14,13 @@ namespace dgc::hub {
 namespace {
 
 constexpr std::array kDowns = {Down::forward, Down::select};
+
+std::string shown(const std::vector<TensorSpec>& model, std::size_t i) {
+  if (i >= model.size()) return "none";
+  const TensorSpec& spec = model[i];
+  return fmt::format("'{}' of {}{}", spec.name, spec.shape_text(),
+                     spec.dense ? ", sent whole" : "");
+}
 
 }  // namespace
 
@@ -138,6 +146,17 @@ std::vector<TensorSpec> model_from(const nlohmann::json& json, std::uint64_t mos
     model.push_back(std::move(spec));
   }
   return model;
+}
+
+std::string difference(const std::vector<TensorSpec>& run, const std::vector<TensorSpec>& member) {
+  for (std::size_t i = 0; i < std::max(run.size(), member.size()); ++i) {
+    const std::string there = shown(run, i);
+    const std::string here = shown(member, i);
+    if (there != here) {
+      return fmt::format("as tensor {} the run has {}, the member has {}", i, there, here);
+    }
+  }
+  return {};
 }
 
 }  // namespace dgc::hub

@@ -48,4 +48,7 @@ Terms terms_from(const nlohmann::json& json);
 nlohmann::json to_json(const std::vector<TensorSpec>& model);
 /// Throws Error(bad_state), also for more than `most` elements in all.
 std::vector<TensorSpec> model_from(const nlohmann::json& json, std::uint64_t most);
+/// Where a member's model first differs from the run's, for people; empty where it does not.
+std::string difference(const std::vector<TensorSpec>& run, const std::vector<TensorSpec>& member);
+
 }  // namespace dgc::hub
