@@ -257,10 +257,15 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
 }
 
 nlohmann::json Hub::Impl::run_facts(const TokenLine& token) const {
-  return {{"protocol", kProtocol},           {"version", DGC_VERSION},
-          {"run", *journal.fact("run")},     {"settings", options.settings},
-          {"terms", to_json(options.terms)}, {"private_data", plan.private_data},
-          {"round", rounds.closed()},        {"finished", done},
+  return {{"protocol", kProtocol},
+          {"version", DGC_VERSION},
+          {"run", *journal.fact("run")},
+          {"settings", options.settings},
+          {"terms", to_json(options.terms)},
+          {"private_data", plan.private_data},
+          {"round", rounds.closed()},
+          {"finished", done},
+          {"name", token.name},
           {"right", name_of(token.right)}};
 }
 
