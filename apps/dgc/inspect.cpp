@@ -1,4 +1,4 @@
-// dgc inspect: what is in a message, a state file or a checkpoint.
+// dgc inspect: what is in a message, a state file, a checkpoint or a hub's run.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -132,7 +132,7 @@ void show_state(std::span<const std::byte> contents, bool as_json) {
 
 void run(const std::string& path, bool as_json) {
   if (std::filesystem::is_directory(path)) {
-    show_checkpoints(path, as_json);
+    if (!show_hub(path, as_json)) show_checkpoints(path, as_json);
     return;
   }
   const MappedFile file(path);
@@ -150,20 +150,23 @@ void run(const std::string& path, bool as_json) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto* command =
-      app.add_subcommand("inspect", "Show what is in a message, a state file or a checkpoint");
+  auto* command = app.add_subcommand(
+      "inspect", "Show what is in a message, a state file, a checkpoint or a hub's run");
   command->footer(
       "Every file is checked completely, checksums included. For a folder of checkpoints, all of\n"
       "them are listed, the newest first, with what is wrong with each. For a single file or\n"
-      "checkpoint, damage is an error (exit code 1).\n\nExamples:\n"
+      "checkpoint, damage is an error (exit code 1). The commits of a hub's run are done again.\n"
+      "\nExamples:\n"
       "  dgc inspect message.dgc\n  dgc inspect state.dgc --json\n"
       "  dgc inspect runs/1/dgc/checkpoints\n"
-      "  dgc inspect runs/1/dgc/checkpoints/step-000000001200");
+      "  dgc inspect runs/1/dgc/checkpoints/step-000000001200\n"
+      "  dgc inspect runs/hub");
   auto path = std::make_shared<std::string>();
   auto as_json = std::make_shared<bool>(false);
   command
-      ->add_option("FILE", *path,
-                   "A message, a state file, a checkpoint, or a folder of checkpoints")
+      ->add_option(
+          "FILE", *path,
+          "A message, a state file, a checkpoint, a folder of checkpoints, or of a hub's run")
       ->required();
   command->add_flag("--json", *as_json, "Print JSON");
   command->callback([path, as_json] { run(*path, *as_json); });

@@ -9,4 +9,7 @@ namespace dgc::app {
 /// directory that is neither.
 void show_checkpoints(const std::filesystem::path& directory, bool as_json);
 
+/// Does the commits of a hub's run again. False where the directory has none.
+bool show_hub(const std::filesystem::path& directory, bool as_json);
+
 }  // namespace dgc::app

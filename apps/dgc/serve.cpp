@@ -112,6 +112,7 @@ What old_run(const Options& o) {
   if (o.given("--oldest")) what.choices.oldest = o.choices.oldest;
   if (o.given("--norm-bound")) what.choices.norm_bound = o.choices.norm_bound;
   if (o.given("--lost-after")) what.choices.lost_after = o.choices.lost_after;
+  if (o.given("--snapshot-every")) what.choices.snapshot_every = o.choices.snapshot_every;
   return what;
 }
 
@@ -324,6 +325,11 @@ void add_serve(CLI::App& app) {
                    "Rounds after which members save what they have not sent")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000));
+  command->add_option("--snapshot-every", o->choices.snapshot_every,
+                      "Rounds after which the hub saves all parameters; commits are kept since the "
+                      "last but one")
+      ->capture_default_str()
+      ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
   command->add_option("--certificate", o->certificate,
                       "Certificate to show, PEM (default: one that is made at the first start)");
   command->add_option("--key", o->key, "Its private key, PEM");

@@ -80,7 +80,8 @@ nlohmann::ordered_json to_json(const HubChoices& c) {
           {"oldest", c.oldest},
           {"norm-bound", c.norm_bound},
           {"lost-after", c.lost_after},
-          {"save-every", c.save_every}};
+          {"save-every", c.save_every},
+          {"snapshot-every", c.snapshot_every}};
 }
 
 HubChoices hub_choices_from(const json& json, const std::string& file) {
@@ -95,6 +96,7 @@ HubChoices hub_choices_from(const json& json, const std::string& file) {
     json.at("norm-bound").get_to(c.norm_bound);
     json.at("lost-after").get_to(c.lost_after);
     json.at("save-every").get_to(c.save_every);
+    json.at("snapshot-every").get_to(c.snapshot_every);
     return c;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorCode::bad_state, "serve", file, error.what(), "was it changed by hand?");
@@ -193,6 +195,7 @@ HubRun hub_run(const Settings& given_settings, const json& given, const HubChoic
   run.plan.expected = expected;
   run.plan.evaluate_every = static_cast<std::uint64_t>(s.evaluate_every);
   run.plan.private_data = choices.private_data;
+  run.plan.snapshot_every = choices.snapshot_every;
   terms.save_every = choices.save_every;
   terms.check();
   run.options.rules = {

@@ -22,6 +22,7 @@ struct HubChoices {
   double norm_bound = 0.0;
   double lost_after = 300.0;
   int save_every = 20;
+  std::uint64_t snapshot_every = 100;
 };
 nlohmann::ordered_json to_json(const HubChoices& choices);
 /// Throws Error(bad_state) naming `file`.

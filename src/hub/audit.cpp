@@ -1,0 +1,78 @@
+#include "hub/audit.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <optional>
+
+#include "base/file.h"
+#include "dgc/error.h"
+#include "hub/hub.h"
+#include "hub/journal.h"
+#include "hub/replica.h"
+
+namespace dgc::hub {
+namespace {
+
+Replica replica_of(std::span<const std::byte> snapshot) {
+  const nlohmann::json head = read_packet(snapshot).head;
+  Replica replica(model_from(head.at("model"), kMaxElements),
+                  model_from(head.at("buffers"), kMaxElements), terms_from(head.at("terms")));
+  replica.load(snapshot);
+  return replica;
+}
+
+void count(const Commit& commit, Audit& found) {
+  for (const Part& part : commit.parts) {
+    Audit::Member& member = found.members[part.member];
+    if (part.sequence <= member.last) {
+      throw Error(ErrorCode::bad_state, "inspect",
+                  fmt::format("message {} of '{}'", part.sequence, part.member),
+                  fmt::format("is in commit {}, after message {}", commit.round, member.last));
+    }
+    member.last = part.sequence;
+    ++member.messages;
+    member.examples += part.examples;
+  }
+  found.examples += commit.examples();
+}
+
+}  // namespace
+
+Audit audit(const std::filesystem::path& folder) {
+  Journal journal(folder / kJournalFile, /*create=*/false);
+  Audit found{.run = journal.fact("run").value_or(""),
+              .finished = journal.fact("finished").has_value()};
+  auto snapshots = journal.snapshots();  // the newest first
+  if (snapshots.empty()) return found;
+  const MappedFile first(folder / snapshots.back().second);
+  Replica replica = replica_of(first.contents());
+  found.from = replica.round();
+  for (const TensorSpec& spec : replica.model()) found.parameters += spec.elements();
+  const auto last = journal.last_commit();
+  found.to = last ? last->round : 0;
+  for (std::uint64_t round = replica.round();; ++round) {
+    while (!snapshots.empty() && snapshots.back().first == round) {
+      const MappedFile file(folder / snapshots.back().second);
+      if (replica_of(file.contents()).hash() != replica.hash()) {
+        throw Error(ErrorCode::diverged, "inspect", snapshots.back().second,
+                    "is not what the commits before it make");
+      }
+      ++found.snapshots;
+      snapshots.pop_back();
+    }
+    if (round >= found.to) break;
+    const auto packet = journal.commit_packet(round + 1);
+    if (!packet) {
+      throw Error(ErrorCode::io, "inspect", fmt::format("commit {}", round + 1),
+                  "is missing in the journal");
+    }
+    const Commit commit = commit_from(*packet);
+    count(commit, found);
+    replica.apply(commit);
+  }
+  found.hash = replica.hash();
+  return found;
+}
+
+}  // namespace dgc::hub
