@@ -19,6 +19,11 @@ namespace {
 /// Commits in one answer; the rest comes with the next.
 constexpr std::size_t kMostBytesOfCommits = std::size_t{16} << 20;
 constexpr std::size_t kSmallBody = std::size_t{64} << 10;
+/// Numbers of messages stay below this: one more is a number, too, and SQLite knows it.
+constexpr std::uint64_t kMostMessages = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMostPositions = std::uint64_t{1} << 40;
+/// Norm of an update, by example: a sum of such updates is finite for as long as a run may take.
+constexpr double kMostNorm = 1e10;
 
 Response text_response(const char* type, const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -28,6 +33,14 @@ Response text_response(const char* type, const std::string& text) {
 /// What members say may be no UTF-8.
 std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::uint64_t message_number(const nlohmann::json& head) {
+  const std::uint64_t sequence = whole_number(head, "sequence");
+  if (sequence >= kMostMessages) {
+    throw Error(ErrorCode::invalid_argument, "hub", "sequence", "is no number of a message");
+  }
+  return sequence;
 }
 
 std::string random_text() { return detail::new_secret(); }
@@ -162,6 +175,11 @@ std::uint64_t Hub::handle(const Request& request, double now, const Respond& res
     if (status == 400) count_refused(request.origin, error.what(), now);
     response = problem(status, error);
     waits = 0;
+  } catch (const nlohmann::json::exception& error) {
+    // A field that is absent, or of another type.
+    count_refused(request.origin, error.what(), now);
+    response = problem(400, Error(ErrorCode::bad_state, "hub", request.path, error.what()));
+    waits = 0;
   } catch (const std::exception& error) {
     response = problem(503, as_error(error));
     waits = 0;
@@ -240,8 +258,13 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
     refuse(ErrorCode::invalid_argument, request.path, "is no request of a hub");
   }
   if (!has_parameters) refuse(ErrorCode::wrong_order, "round", "there are no parameters yet");
-  const std::uint64_t sequence = whole_number(packet.head, "sequence");
+  const std::uint64_t sequence = message_number(packet.head);
   const std::uint64_t have = whole_number(packet.head, "have");
+  if (have > rounds.closed()) {
+    refuse(ErrorCode::state_mismatch, fmt::format("round {}", have),
+           fmt::format("has not happened here: the hub is at round {}", rounds.closed()),
+           "the hub was restored from an older copy; join with another --state folder");
+  }
   guest.rtt = harmless(packet.head, "rtt", 1e6);
   if (packet.head.contains("saved")) set_saved(name, whole_number(packet.head, "saved"));
   if (request.path == "/v1/round") {
@@ -301,16 +324,21 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
   const auto buffers = model_from(head.at("buffers"), options.most_parameters);
   if (model.empty()) refuse(ErrorCode::bad_state, "model", "has no tensor");
   const auto positions = static_cast<std::int64_t>(
-      std::min<std::uint64_t>(whole_number(head, "positions"), std::uint64_t{1} << 62));
+      std::min<std::uint64_t>(whole_number(head, "positions"), kMostPositions));
   const std::string data = text(head, "data");
   if (!replica) {
     if (!plan.private_data) {
       if (positions < 1) refuse(ErrorCode::invalid_argument, "data", "has no examples");
       plan.positions = positions;
-      journal.set_fact("positions", fmt::format("{}", positions));
     }
-    journal.set_fact("data", data);
     begin(model, buffers);
+    // Only now: what cannot begin must not be found by the next start.
+    Transaction transaction(journal.database());
+    if (!plan.private_data) journal.set_fact("positions", fmt::format("{}", positions));
+    journal.set_fact("data", data);
+    journal.set_fact(
+        "model", nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}.dump());
+    transaction.commit();
     take_initial_parameters();
   } else if (const std::string other = difference(replica->model(), model); !other.empty()) {
     refuse(ErrorCode::configuration_mismatch, "model", other, "train the model of the run");
@@ -335,7 +363,7 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
   // Where it can go on from: as it is, if it still lives, or from one of the states that it has
   // saved, the newest that nobody else works on by now.
   const bool alive = flag(head, "alive");
-  const std::uint64_t last = whole_number(head, "sequence");
+  const std::uint64_t last = message_number(head);
   std::uint64_t resume_from = alive ? last : 0;
   if (guest.line.revoked_after) resume_from = 0;
   if (!alive || guest.line.revoked_after) {
@@ -343,6 +371,7 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
       for (const nlohmann::json& entry : head["saved"]) {
         if (!entry.is_number_unsigned()) continue;
         const auto sequence = entry.get<std::uint64_t>();
+        if (sequence > last) continue;
         if (guest.line.revoked_after && sequence > *guest.line.revoked_after) continue;
         resume_from = std::max(resume_from, sequence);
       }
@@ -437,7 +466,7 @@ Response Hub::Impl::snapshot() {
 std::optional<Response> Hub::Impl::take_message(const std::string& name, const Packet& packet,
                                                 double now) {
   const nlohmann::json& head = packet.head;
-  const std::uint64_t sequence = whole_number(head, "sequence");
+  const std::uint64_t sequence = message_number(head);
   const std::uint64_t base = whole_number(head, "base");
   Guest& guest = guests[name];
   if (rounds.outcome_of(name, sequence) != Outcome::none) return std::nullopt;  // sent again
@@ -470,13 +499,16 @@ std::optional<Response> Hub::Impl::take_message(const std::string& name, const P
     }
     in.buffers.assign(packet.blobs[1].begin(), packet.blobs[1].end());
   }
-  if (options.norm_bound > 0.0) {
-    double squares = 0.0;
-    for (const Entries& entries : decode_entries(message, kMaxElements)) {
-      for (const float x : entries.values) squares += static_cast<double>(x) * x;
-    }
-    // By example: who has more of them sends larger sums.
-    in.norm = std::sqrt(squares) / static_cast<double>(in.part.examples);
+  double squares = 0.0;
+  for (const Entries& entries : decode_entries(message, kMaxElements)) {
+    for (const float x : entries.values) squares += static_cast<double>(x) * x;
+  }
+  // By example: who has more of them sends larger sums.
+  in.norm = std::sqrt(squares) / static_cast<double>(in.part.examples);
+  if (!(in.norm <= kMostNorm)) {
+    refuse(ErrorCode::invalid_argument, fmt::format("message {} of '{}'", sequence, name),
+           fmt::format("is an update of norm {:.3g}: the parameters would overflow", in.norm),
+           "the training diverges: try a lower --lr");
   }
   const double seconds = harmless(head, "seconds", 1e6);
   if (seconds > 0.0) {
@@ -579,6 +611,9 @@ Lease Hub::Impl::lease_for(const std::string& name, std::uint64_t sequence, bool
   const std::int64_t count = share_of(guests.at(name));
   if (!leases) return {.sequence = sequence, .count = count};
   if (leases->has(name, sequence)) return leases->take(name, sequence, count);
+  // Who does not save, or asks for ever other messages, does not get everything.
+  const auto most = 2 * static_cast<std::size_t>(options.terms.save_every) + 16;
+  if (leases->messages_of(name) >= most) return {.sequence = sequence};
   const Lease lease = leases->take(name, sequence, count);
   // Before anybody is told of it: after a crash nobody else must get the same.
   if (keep && lease.count > 0) write_leases();

@@ -47,8 +47,6 @@ void Hub::Impl::begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buf
           std::max<std::uint64_t>(1, static_cast<std::uint64_t>(plan.positions / round));
     }
   }
-  journal.set_fact("model",
-                   nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}.dump());
   if (options.terms.down == Down::select) {
     residual.emplace(model, 0, 1, /*with_velocity=*/false);
     selector.emplace(*residual, options.terms.hub_options());

@@ -68,6 +68,11 @@ std::int64_t Leases::taken() const noexcept {
   return next_ - back;
 }
 
+std::size_t Leases::messages_of(const std::string& member) const {
+  const auto mine = held_.find(member);
+  return mine == held_.end() ? 0 : mine->second.size();
+}
+
 std::int64_t Leases::held_by(const std::string& member) const {
   const auto mine = held_.find(member);
   std::int64_t sum = 0;

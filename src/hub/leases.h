@@ -47,6 +47,8 @@ class Leases {
   /// Nothing is left, and nobody has anything.
   bool finished() const noexcept { return done_ >= total_; }
   bool has_any(const std::string& member) const { return held_.contains(member); }
+  /// Messages of a member that it has not saved yet, and for which it has leases.
+  std::size_t messages_of(const std::string& member) const;
   /// Of a member: what it has not saved yet.
   std::int64_t held_by(const std::string& member) const;
 
