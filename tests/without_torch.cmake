@@ -55,6 +55,7 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/toy.cpp
   hub/toy_check.cpp
   hub/test_churn.cpp
+  hub/test_hostile.cpp
   hub/test_local_hub.cpp
   hub/test_leases.cpp
   hub/test_pace.cpp
