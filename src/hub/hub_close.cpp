@@ -69,8 +69,10 @@ void Hub::Impl::take_initial_parameters() {
       if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
       return;
     }
-    throw Error(ErrorCode::configuration_mismatch, "hub", spec.name,
-                "is not in the checkpoint that the run was to begin with, or has another shape",
+    // No member can mend this.
+    failure = fmt::format("{} is not in the checkpoint to begin with, or has another shape",
+                          spec.name);
+    throw Error(ErrorCode::configuration_mismatch, "hub", "--from", failure,
                 "start the hub with a checkpoint of the same model");
   };
   const auto parameters = first.parameters();
@@ -112,7 +114,7 @@ void Hub::Impl::resume() {
       leases = Leases::from(nlohmann::json::parse(*kept));
     }
   }
-  if (snapshots.empty()) return;  // nobody gave parameters yet
+  if (snapshots.empty()) return take_initial_parameters();  // nobody gave any yet
   {
     const MappedFile file(folder / snapshots.front().second);
     const Packet packet = replica->load(file.contents());
