@@ -24,6 +24,42 @@ constexpr std::uint64_t kMostMessages = std::uint64_t{1} << 62;
 constexpr std::uint64_t kMostPositions = std::uint64_t{1} << 40;
 /// Norm of an update, by example: a sum of such updates is finite for as long as a run may take.
 constexpr double kMostNorm = 1e10;
+/// Who look at the same time see the same: a status costs a walk through the journal.
+constexpr double kStatusAge = 0.5;
+
+/// How large the body of a request may be.
+enum class Size { none, small, head, message, snapshot };
+
+struct Route {
+  std::string_view path, method;
+  std::optional<Right> right;  // none: any
+  Size body;
+};
+constexpr Route kRoutes[] = {
+    {"/v1/run", "GET", std::nullopt, Size::none},
+    {"/v1/status", "GET", Right::read, Size::none},
+    {"/metrics", "GET", Right::read, Size::none},
+    {"/v1/commits", "GET", Right::work, Size::none},
+    {"/v1/snapshot", "GET", Right::work, Size::none},
+    {"/v1/enroll", "POST", Right::invite, Size::small},
+    {"/v1/join", "POST", Right::work, Size::head},
+    {"/v1/initial", "POST", Right::work, Size::snapshot},
+    {"/v1/round", "POST", Right::work, Size::message},
+    {"/v1/wait", "POST", Right::work, Size::small},
+    {"/v1/evaluation", "POST", Right::work, Size::small},
+    {"/v1/leave", "POST", Right::work, Size::small},
+};
+
+const Route* route_to(std::string_view path) {
+  const auto* const found = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                         [&](const Route& route) { return route.path == path; });
+  return found == std::end(kRoutes) ? nullptr : found;
+}
+
+/// Who works may look, too.
+bool may(Right has, const Route& route) {
+  return !route.right || has == *route.right || (*route.right == Right::read && has == Right::work);
+}
 
 Response text_response(const char* type, const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -124,7 +160,8 @@ const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
 const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
 const HubPlan& Hub::plan() const noexcept { return impl_->plan; }
 nlohmann::json Hub::status(double now) const { return impl_->status(now); }
-std::string Hub::metrics(double now) const { return impl_->metrics(now); }
+std::string Hub::metrics(double now) const { return Impl::metrics(impl_->status(now)); }
+void Hub::set_clock(double time_at_zero) noexcept { impl_->clock_offset = time_at_zero; }
 const std::string& Hub::failure() const noexcept { return impl_->failure; }
 std::size_t Hub::present() const noexcept {
   return static_cast<std::size_t>(std::count_if(impl_->guests.begin(), impl_->guests.end(),
@@ -135,23 +172,28 @@ void Hub::save() {
 }
 
 std::size_t Hub::body_limit(const Request& head) {
-  if (head.method == "GET") return 0;
+  const Route* const route = route_to(head.path);
+  if (route == nullptr || route->method != head.method || route->body == Size::none) return 0;
   const auto token = impl_->journal.check_token(head.token);
-  if (!token) return 0;
-  if (head.path == "/v1/enroll") return token->right == Right::invite ? kSmallBody : 0;
-  if (token->right != Right::work) return 0;
-  if (head.path == "/v1/wait" || head.path == "/v1/leave" || head.path == "/v1/evaluation") {
-    return kSmallBody;
+  if (!token || !may(token->right, *route)) return 0;
+  if (route->body == Size::small) return kSmallBody;
+  if (route->body == Size::head) return kLongestHead;
+  if (!impl_->replica) return kSmallBody;  // the member has to join first
+  std::uint64_t elements = impl_->replica->buffers().size();
+  for (const TensorSpec& spec : impl_->replica->model()) elements += spec.elements() + 64;
+  // A snapshot has the parameters, as much momentum, and a head.
+  if (route->body == Size::snapshot) return elements * 8 + kLongestHead;
+  // A message, whole, in the widest values, with positions' bits and headers.
+  return elements * 5 + kSmallBody;
+}
+
+void Hub::Impl::guarded(const std::function<void()>& work) noexcept {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (failure.empty()) failure = error.what();
+    if (watcher.said) watcher.said(error.what());
   }
-  if (head.path == "/v1/join") return kLongestHead;
-  std::uint64_t elements = impl_->options.most_parameters;
-  if (impl_->replica) {
-    elements = impl_->replica->buffers().size();
-    for (const TensorSpec& spec : impl_->replica->model()) elements += spec.elements() + 64;
-  }
-  // Whole, in the widest values, with positions' bits and headers.
-  if (head.path == "/v1/initial" || head.path == "/v1/round") return elements * 5 + kSmallBody;
-  return 0;
 }
 
 void Hub::count_refused(const std::string& origin, const std::string& why, double now) {
@@ -170,6 +212,11 @@ std::uint64_t Hub::handle(const Request& request, double now, const Respond& res
   std::optional<Response> response;
   try {
     response = impl_->answer(request, now, respond, waits);
+    const int status = response->status;
+    if (status == 403 || status == 404 || status == 405) {
+      count_refused(request.origin,
+                    fmt::format("{} {} (status {})", request.method, request.path, status), now);
+    }
   } catch (const Error& error) {
     const int status = status_of(error.code());
     if (status == 400) count_refused(request.origin, error.what(), now);
@@ -199,54 +246,81 @@ void Hub::connection_lost(const std::string& session, double now) {
   if (found == impl_->sessions.end()) return;
   Impl::Guest& guest = impl_->guests[found->second];
   if (!guest.here) return;
+  // It has connected again, and the old connection ends only now.
+  const auto& waiting = impl_->waiting;
+  if (std::any_of(waiting.begin(), waiting.end(),
+                  [&](const Impl::Waiting& w) { return w.name == found->second; })) {
+    return;
+  }
   guest.here = false;
   impl_->rounds.depart(found->second);
   impl_->note(found->second, "connection lost", now);
-  impl_->close_all_due(now);
+  impl_->guarded([&] { impl_->close_all_due(now); });
+}
+
+const nlohmann::json& Hub::Impl::status_now(double now) {
+  if (now - looked > kStatusAge) {
+    looked_at = status(now);
+    looked = now;
+  }
+  return looked_at;
 }
 
 Response Hub::Impl::answer(const Request& request, double now, const Respond& respond,
                            std::uint64_t& waits) {
-  const auto token = journal.check_token(request.token);
-  if (!token) {
+  const Route* const route = route_to(request.path);
+  if (route == nullptr) {
+    return problem(404, Error(ErrorCode::invalid_argument, "hub", request.path,
+                              "is no request of a hub", "docs/hub.md has the list"));
+  }
+  if (route->method != request.method) {
     Response response =
-        problem(401, Error(ErrorCode::invalid_argument, "hub", "token", "is unknown or revoked",
-                           "ask whoever runs the hub for another"));
+        problem(405, Error(ErrorCode::invalid_argument, "hub", request.path,
+                           fmt::format("is asked by {}, not {}", route->method, request.method)));
+    response.allow = route->method;
     return response;
   }
-  const auto need = [&](Right right) {
-    // Who works may look, too.
-    if (token->right == right || (right == Right::read && token->right == Right::work)) return;
-    refuse(ErrorCode::configuration_mismatch, fmt::format("token '{}'", token->name),
-           fmt::format("is for '{}', not for '{}'", name_of(token->right), name_of(right)));
-  };
+  const auto token = journal.check_token(request.token);
+  if (!token) {
+    return problem(401, Error(ErrorCode::invalid_argument, "hub", "token", "is unknown or revoked",
+                              "ask whoever runs the hub for another"));
+  }
+  if (!may(token->right, *route)) {
+    return problem(403,
+                   Error(ErrorCode::invalid_argument, "hub", fmt::format("token '{}'", token->name),
+                         fmt::format("is for '{}', not for '{}'", name_of(token->right),
+                                     name_of(*route->right))));
+  }
   const std::string& name = token->name;
-  const bool post = request.method == "POST";
-  if (!post && request.path == "/v1/run") return packet_response(run_facts(*token));
-  if (!post && (request.path == "/v1/status" || request.path == "/metrics")) {
-    need(Right::read);
-    return request.path == "/metrics" ? text_response("text/plain; version=0.0.4", metrics(now))
-                                      : text_response("application/json", dump(status(now)));
+  if (request.path == "/v1/run") return packet_response(run_facts(*token));
+  if (request.path == "/v1/status") {
+    return text_response("application/json", dump(status_now(now)));
   }
-  if (!post && (request.path == "/v1/commits" || request.path == "/v1/snapshot")) {
-    need(Right::work);
-    if (request.path == "/v1/snapshot") return snapshot();
-    std::uint64_t after = 0;
-    const std::string_view query = request.query;
-    if (!query.starts_with("after=") ||
-        std::from_chars(query.data() + 6, query.data() + query.size(), after).ec != std::errc{}) {
-      refuse(ErrorCode::invalid_argument, "commits", "needs after=ROUND");
+  if (request.path == "/metrics") {
+    return text_response("text/plain; version=0.0.4", metrics(status_now(now)));
+  }
+  if (route->method == "GET") {
+    Response response;
+    if (request.path == "/v1/snapshot") {
+      response.body = snapshot();
+    } else {
+      std::uint64_t after = 0;
+      const std::string_view query = request.query;
+      if (!query.starts_with("after=") ||
+          std::from_chars(query.data() + 6, query.data() + query.size(), after).ec != std::errc{}) {
+        refuse(ErrorCode::invalid_argument, "commits", "needs after=ROUND");
+      }
+      response = commits(after);
     }
-    return commits(after);
+    if (const auto guest = guests.find(name); guest != guests.end()) {
+      guest->second.line.bytes_down += response.body->size();
+    }
+    bytes_down += response.body->size();
+    return response;
   }
-  if (!post) refuse(ErrorCode::invalid_argument, request.path, "is no request of a hub");
 
   const Packet packet = read_packet(request.body);
-  if (request.path == "/v1/enroll") {
-    need(Right::invite);
-    return enroll(packet, now);
-  }
-  need(Right::work);
+  if (request.path == "/v1/enroll") return enroll(packet, now);
   if (request.path == "/v1/join") return join(name, request, packet, now);
   Guest& guest = guest_of(packet, name, now);
   guest.line.bytes_up += request.body.size();
@@ -254,9 +328,6 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
   if (request.path == "/v1/initial") return initial(name, packet, now);
   if (request.path == "/v1/evaluation") return evaluation(name, packet, now);
   if (request.path == "/v1/leave") return leave(name, packet, now);
-  if (request.path != "/v1/round" && request.path != "/v1/wait") {
-    refuse(ErrorCode::invalid_argument, request.path, "is no request of a hub");
-  }
   if (!has_parameters) refuse(ErrorCode::wrong_order, "round", "there are no parameters yet");
   const std::uint64_t sequence = message_number(packet.head);
   const std::uint64_t have = whole_number(packet.head, "have");
@@ -458,9 +529,15 @@ Response Hub::Impl::commits(std::uint64_t after) const {
   return packet_response(head, blobs);
 }
 
-Response Hub::Impl::snapshot() {
+std::shared_ptr<const Bytes> Hub::Impl::snapshot() {
   if (!has_parameters) refuse(ErrorCode::wrong_order, "snapshot", "there are no parameters yet");
-  return {.body = std::make_shared<const Bytes>(replica->snapshot())};
+  auto bytes = packed.lock();
+  if (!bytes || packed_round != replica->round()) {
+    bytes = std::make_shared<const Bytes>(replica->snapshot());
+    packed = bytes;
+    packed_round = replica->round();
+  }
+  return bytes;
 }
 
 std::optional<Response> Hub::Impl::take_message(const std::string& name, const Packet& packet,
@@ -541,8 +618,11 @@ Response Hub::Impl::evaluation(const std::string& name, const Packet& packet, do
     said.metrics.emplace_back(metric[0], metric[1]);
   }
   if (said.metrics.empty()) refuse(ErrorCode::bad_state, "metrics", "are none");
+  if (said.round > rounds.closed()) refuse(ErrorCode::wrong_order, "round", "is not over yet");
   said.metric = said.metrics.front().second;
   Guest& guest = guests[name];
+  // Each time that it was asked, once: so sending it again is of no harm, and many are of no use.
+  if (!guest.evaluates) return packet_response({{"taken", false}});
   guest.evaluates = false;
   rounds.arrive(name, now);
   rounds.told(name, now);
@@ -708,13 +788,21 @@ void Hub::Impl::answer_waiting(double now, bool all) {
 }
 
 void Hub::Impl::note(const std::string& member, const std::string& what, double now) {
-  journal.add_event({now + clock_offset, rounds.closed(), member, what});
+  // A log with a gap is better than a hub that ends because somebody came while the disk was full.
+  try {
+    journal.add_event({now + clock_offset, rounds.closed(), member, what});
+  } catch (const Error& error) {
+    if (watcher.said) watcher.said(error.what());
+  }
   if (watcher.said) watcher.said(member.empty() ? what : member + ": " + what);
 }
 
 double Hub::tick(double now) {
-  impl_->close_all_due(now);
-  double next = std::min(now + 5.0, impl_->lost_members(now));
+  double next = now + 5.0;
+  impl_->guarded([&] {
+    impl_->close_all_due(now);
+    next = std::min(next, impl_->lost_members(now));
+  });
   impl_->answer_waiting(now, /*all=*/false);
   for (const auto& waiting : impl_->waiting) {
     next = std::min(next, waiting.since + impl_->options.poll);

@@ -31,6 +31,7 @@ struct Response {
   int status = 200;
   std::string type = "application/octet-stream";
   std::shared_ptr<const Bytes> body;
+  std::string allow;  ///< of status 405: the method that is right
 };
 /// An error as members understand it.
 Response problem(int status, const Error& error);
@@ -92,13 +93,16 @@ class Hub {
   /// Answers now or later, by `respond`. Returns a number by which a waiting request can be given
   /// up; 0 where it was answered. Never throws for what the request is.
   std::uint64_t handle(const Request& request, double now, const Respond& respond);
+  /// Seconds since 1970 at time 0 of the clock whose times the hub is given. 0 until it is said.
+  void set_clock(double time_at_zero) noexcept;
   /// Whoever waits for this answer has gone.
   void give_up(std::uint64_t waiting) noexcept;
   /// Nobody waits any more.
   void give_up_all() noexcept;
-  /// The connection over which this session spoke has ended.
+  /// A connection over which this session spoke has ended. Never throws.
   void connection_lost(const std::string& session, double now);
-  /// Closes what is due, answers who has waited long enough. Returns when to call it next.
+  /// Closes what is due, answers who has waited long enough. Returns when to call it next. Never
+  /// throws: where the disk fails, nothing more is committed, and status() says why.
   double tick(double now);
 
   /// Most bytes of a request's body, by what it asks for and whose token it has; 0: no such request
@@ -125,7 +129,7 @@ class Hub {
   nlohmann::json status(double now) const;
   /// The same for Prometheus.
   std::string metrics(double now) const;
-  /// A request that was not even understood, or came with a wrong token.
+  /// A request that was not even understood, or came with a wrong token. Never throws.
   void count_refused(const std::string& origin, const std::string& why, double now);
 
   struct Impl;  // hub_impl.h

@@ -59,7 +59,9 @@ nlohmann::json Hub::Impl::status(double now) const {
     curve.push_back({line.round, line.time, line.loss, line.members, line.seconds, line.ratio});
   }
   nlohmann::json evaluations = nlohmann::json::array();
-  for (const EvaluationNote& note : journal.evaluations()) {
+  const auto notes = journal.evaluations();
+  for (std::size_t i = notes.size() - std::min(notes.size(), kPoints); i < notes.size(); ++i) {
+    const EvaluationNote& note = notes[i];
     evaluations.push_back({{"round", note.round},
                            {"loss", note.loss},
                            {"metric", note.metric},
@@ -114,8 +116,7 @@ nlohmann::json Hub::Impl::status(double now) const {
           {"events", events}};
 }
 
-std::string Hub::Impl::metrics(double now) const {
-  const nlohmann::json s = status(now);
+std::string Hub::Impl::metrics(const nlohmann::json& s) {
   std::string out;
   const auto one = [&](const char* name, const char* type, const char* help, const char* key) {
     family(out, name, type, help);
