@@ -62,6 +62,7 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/test_rounds.cpp
   hub/test_terms_run.cpp
   hub/test_requests.cpp)
+dgc_test(test_hub_server LIBRARIES dgc_hub OpenSSL::Crypto FILES hub/test_server.cpp)
 
 # Groups of processes.
 dgc_test(test_processes TIMEOUT 600 FILES

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <boost/asio/ip/network_v6.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -16,7 +17,6 @@
 #include <boost/beast/ssl.hpp>
 #include <chrono>
 #include <limits>
-#include <list>
 #include <map>
 
 #include "dgc/error.h"
@@ -35,21 +35,28 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kLongestHeader = 8192;
-constexpr auto kHandshake = 10s;
-constexpr auto kHeader = 15s;
-/// Of a connection that has shown a good token: a member may compute for long.
-constexpr auto kIdle = 3600s;
-/// For a body: so long, and a second more for each so many bytes.
-constexpr auto kBody = 30s;
-constexpr std::size_t kSlowest = 16 * 1024;
-/// Before a refusal: guessing tokens shall take time.
-constexpr auto kRefusalDelay = 500ms;
+/// After a refusal so many bytes of a body that nobody wants are thrown away, so that who sends it
+/// gets to read why: a connection that is just closed loses the answer.
+constexpr std::size_t kLingerBytes = std::size_t{64} << 20;
 
 /// Of everything but the page.
 constexpr const char* kNothingAllowed = "default-src 'none'; frame-ancestors 'none'";
 
+Clock::duration seconds(double count) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
+}
+
 double seconds_now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+}
+
+/// Whose connections are counted together: an address, or the network that one household or one
+/// machine has of IPv6.
+std::string group_of(const asio::ip::address& address) {
+  if (address.is_v4()) return address.to_string();
+  const auto v6 = address.to_v6();
+  if (v6.is_v4_mapped()) return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
+  return asio::ip::network_v6(v6, 64).canonical().to_string();
 }
 
 using Plain = beast::tcp_stream;
@@ -66,12 +73,16 @@ struct Server::Impl {
 
   void accept();
   void plan_tick();
+  /// Counts an answer's bytes, once for all who get the same. False where there is no room.
+  bool claim(const std::shared_ptr<const Bytes>& body);
+  void release(const std::shared_ptr<const Bytes>& body);
 
   Hub& hub;
   ServerOptions options;
   std::size_t connections = 0;
   std::map<std::string, std::size_t> strangers;
   std::size_t memory = 0;
+  std::map<const Bytes*, std::size_t> answers;  // that are being sent, and to how many
   std::optional<asio::ssl::context> tls;
   // After what connections refer to: they end with it.
   asio::io_context context{1};
@@ -82,10 +93,13 @@ struct Server::Impl {
 /// From its acceptance to its end; kept alive by what is under way on it.
 class Server::Impl::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Impl& server, std::string origin)
-      : server_(server), origin_(std::move(origin)), timer_(server.context) {
+  Connection(Impl& server, std::string origin, std::string group)
+      : server_(server),
+        origin_(std::move(origin)),
+        group_(std::move(group)),
+        timer_(server.context) {
     ++server_.connections;
-    ++server_.strangers[origin_];
+    ++server_.strangers[group_];
   }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -100,12 +114,12 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   void forget_stranger() {
     if (known_) return;
     known_ = true;
-    const auto found = server_.strangers.find(origin_);
+    const auto found = server_.strangers.find(group_);
     if (found != server_.strangers.end() && --found->second == 0) server_.strangers.erase(found);
   }
 
   Impl& server_;
-  std::string origin_;
+  std::string origin_, group_;
   asio::steady_timer timer_;
   std::size_t claimed_ = 0;  // of the server's memory
   bool known_ = false;       // has shown a good token
@@ -115,16 +129,19 @@ template <typename Stream>
 class Server::Impl::ConnectionOver : public Connection {
  public:
   template <typename... More>
-  ConnectionOver(Impl& server, std::string origin, tcp::socket socket, More&... more)
-      : Connection(server, std::move(origin)), stream_(std::move(socket), more...) {}
+  ConnectionOver(Impl& server, std::string origin, std::string group, tcp::socket socket,
+                 More&... more)
+      : Connection(server, std::move(origin), std::move(group)),
+        stream_(std::move(socket), more...) {}
 
   ~ConnectionOver() override {
+    if (body_) this->server_.release(body_);
     if (waiting_ != 0) this->server_.hub.give_up(waiting_);
   }
 
   void start() override {
     if constexpr (std::is_same_v<Stream, Secure>) {
-      lowest().expires_after(kHandshake);
+      lowest().expires_after(seconds(patience().handshake));
       stream_.async_handshake(asio::ssl::stream_base::server, [self = self()](ErrorOf error) {
         if (error) return self->refuse("no TLS 1.3 handshake");
         self->read_header();
@@ -138,6 +155,10 @@ class Server::Impl::ConnectionOver : public Connection {
   std::shared_ptr<ConnectionOver> self() {
     return std::static_pointer_cast<ConnectionOver>(this->shared_from_this());
   }
+  const ServerPatience& patience() const { return this->server_.options.patience; }
+  Clock::duration time_for(std::uint64_t bytes) const {
+    return seconds(patience().body) + std::chrono::seconds(bytes / patience().slowest);
+  }
   beast::tcp_stream& lowest() { return beast::get_lowest_layer(stream_); }
 
   /// The connection ends when nothing refers to it any more.
@@ -148,11 +169,9 @@ class Server::Impl::ConnectionOver : public Connection {
   void read_header() {
     parser_.emplace();
     parser_->header_limit(kLongestHeader);
-    // Until it is known who asks, no body is read. (Boost 1.74 takes `none` for a limit of
-    // nothing.)
+    // Until it is known who asks, no body is read. (Boost 1.74 takes no limit as a limit of none.)
     parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
-    lowest().expires_after(this->known_ ? std::chrono::seconds(kIdle)
-                                        : std::chrono::seconds(kHeader));
+    lowest().expires_after(seconds(this->known_ ? patience().idle : patience().header));
     http::async_read_header(
         stream_, buffer_, *parser_,
         [self = self()](ErrorOf error, std::size_t) { self->header_came(error); });
@@ -180,7 +199,7 @@ class Server::Impl::ConnectionOver : public Connection {
     if (request_.method == "GET") return handle();
     const std::size_t limit =
         request_.method == "POST" ? this->server_.hub.body_limit(request_) : 0;
-    if (limit == 0) return handle();  // an error, and nobody reads the body
+    if (limit == 0) return handle();  // an error
     this->forget_stranger();
     const auto length = parser_->content_length();
     if (!length || *length > limit) {
@@ -196,7 +215,7 @@ class Server::Impl::ConnectionOver : public Connection {
     this->claimed_ = static_cast<std::size_t>(*length);
     this->server_.memory += this->claimed_;
     parser_->body_limit(limit);
-    lowest().expires_after(kBody + std::chrono::seconds(*length / kSlowest));
+    lowest().expires_after(time_for(*length));
     http::async_read(stream_, buffer_, *parser_, [self = self()](ErrorOf e, std::size_t) {
       if (e) {
         self->refuse("a body that did not come: " + e.message());
@@ -209,13 +228,17 @@ class Server::Impl::ConnectionOver : public Connection {
 
   void handle() {
     lowest().expires_never();
-    if (request_.method == "GET" && request_.path == "/") return show_page();
+    if (request_.path == "/") return show_page();
     const auto reply = [self = self()](Response response) {
       self->waiting_ = 0;
       const bool refused = response.status == 401;
-      if (!refused) return self->answer(std::move(response), /*close=*/false);
+      if (!refused) {
+        // Nothing that a stranger says wrong is followed by more of it.
+        const bool close = !self->known_ && response.status >= 400;
+        return self->answer(std::move(response), close);
+      }
       self->refuse("a token that is unknown or revoked");
-      self->timer_.expires_after(kRefusalDelay);
+      self->timer_.expires_after(seconds(self->patience().refusal));
       self->timer_.async_wait([self, response = std::move(response)](ErrorOf) mutable {
         self->answer(std::move(response), /*close=*/true);
       });
@@ -259,6 +282,12 @@ class Server::Impl::ConnectionOver : public Connection {
 
   void show_page() {
     request_.token.clear();  // nobody has looked at it
+    if (request_.method != "GET") {
+      Response wrong =
+          problem(405, Error(ErrorCode::invalid_argument, "hub", "/", "is asked by GET"));
+      wrong.allow = "GET";
+      return answer(std::move(wrong), /*close=*/true);
+    }
     const auto bytes = std::as_bytes(std::span(status_page().html));
     answer({.type = "text/html; charset=utf-8",
             .body = std::make_shared<const Bytes>(bytes.begin(), bytes.end())},
@@ -267,12 +296,18 @@ class Server::Impl::ConnectionOver : public Connection {
 
   void answer(Response response, bool close) {
     answered_ = true;
+    if (!parser_->is_done()) close = true;  // a body that nobody has read is no request
     if (lowest().socket().is_open()) {
       ErrorOf ignored;
       lowest().socket().cancel(ignored);  // watch()
     }
     if (response.status == 200 && !request_.token.empty()) this->forget_stranger();
     this->server_.memory -= std::exchange(this->claimed_, 0);
+    if (!this->server_.claim(response.body)) {
+      response = problem(503, Error(ErrorCode::limit_exceeded, "hub", "memory",
+                                    "too many answers are under way", "try again"));
+      this->server_.claim(response.body);
+    }
     body_ = response.body;
     answer_.emplace();
     answer_->version(11);
@@ -287,19 +322,44 @@ class Server::Impl::ConnectionOver : public Connection {
     answer_->set("Content-Security-Policy", response.type.starts_with("text/html")
                                                 ? status_page().policy
                                                 : std::string(kNothingAllowed));
+    if (!response.allow.empty()) answer_->set(http::field::allow, response.allow);
     answer_->keep_alive(!close);
     answer_->content_length(body_->size());
     answer_->body().data = const_cast<std::byte*>(body_->data());  // it is only read
     answer_->body().size = body_->size();
     answer_->body().more = false;
     serializer_.emplace(*answer_);
-    lowest().expires_after(kBody + std::chrono::seconds(body_->size() / kSlowest));
+    lowest().expires_after(time_for(body_->size()));
     http::async_write(stream_, *serializer_, [self = self(), close](ErrorOf error, std::size_t) {
-      self->body_.reset();
+      self->server_.release(std::exchange(self->body_, nullptr));
       if (error) return self->lost();
-      if (close) return self->lost();
+      if (close) return self->say_goodbye();
       self->read_header();
     });
+  }
+
+  void say_goodbye() {
+    lost();
+    lowest().expires_after(seconds(patience().linger));
+    if constexpr (std::is_same_v<Stream, Secure>) {
+      // Ends early, with an error, where the other end is still sending its body.
+      stream_.async_shutdown([self = self()](ErrorOf) { self->throw_away(0); });
+    } else {
+      throw_away(0);
+    }
+  }
+
+  void throw_away(std::size_t so_far) {
+    if (so_far == 0) {
+      ErrorOf ignored;
+      lowest().socket().shutdown(tcp::socket::shutdown_send, ignored);
+    }
+    buffer_.clear();
+    lowest().async_read_some(buffer_.prepare(65536),
+                             [self = self(), so_far](ErrorOf error, std::size_t more) {
+                               if (!error && so_far + more < kLingerBytes)
+                                 self->throw_away(so_far + more);
+                             });
   }
 
   Stream stream_;
@@ -361,7 +421,8 @@ void Server::Impl::accept() {
     ErrorOf ignored;
     const tcp::endpoint peer = socket.remote_endpoint(ignored);
     const std::string origin = ignored ? std::string("?") : peer.address().to_string();
-    const auto found = strangers.find(origin);
+    const std::string group = ignored ? std::string("?") : group_of(peer.address());
+    const auto found = strangers.find(group);
     if (connections >= options.connections ||
         (found != strangers.end() && found->second >= options.strangers)) {
       hub.count_refused(origin, "too many connections", seconds_now());
@@ -372,9 +433,10 @@ void Server::Impl::accept() {
       std::shared_ptr<Connection> connection;
       if (tls) {
         connection =
-            std::make_shared<ConnectionOver<Secure>>(*this, origin, std::move(socket), *tls);
+            std::make_shared<ConnectionOver<Secure>>(*this, origin, group, std::move(socket), *tls);
       } else {
-        connection = std::make_shared<ConnectionOver<Plain>>(*this, origin, std::move(socket));
+        connection =
+            std::make_shared<ConnectionOver<Plain>>(*this, origin, group, std::move(socket));
       }
       connection->start();
     }
@@ -382,18 +444,38 @@ void Server::Impl::accept() {
   });
 }
 
+bool Server::Impl::claim(const std::shared_ptr<const Bytes>& body) {
+  const auto known = answers.find(body.get());
+  if (known == answers.end()) {
+    // Small ones always have room: what says so is one of them.
+    if (body->size() > kLongestHeader && memory + body->size() > options.memory) return false;
+    memory += body->size();
+  }
+  ++answers[body.get()];
+  return true;
+}
+
+void Server::Impl::release(const std::shared_ptr<const Bytes>& body) {
+  const auto known = answers.find(body.get());
+  if (--known->second != 0) return;
+  memory -= body->size();
+  answers.erase(known);
+}
+
 void Server::Impl::plan_tick() {
   const double now = seconds_now();
   const double next = hub.tick(now);
-  ticker.expires_after(std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(std::max(0.0, next - now))));
+  ticker.expires_after(seconds(std::max(0.0, next - now)));
   ticker.async_wait([this](ErrorOf error) {
     if (!error) plan_tick();
   });
 }
 
 Server::Server(Hub& hub, ServerOptions options)
-    : impl_(std::make_unique<Impl>(hub, std::move(options))) {}
+    : impl_(std::make_unique<Impl>(hub, std::move(options))) {
+  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+  hub.set_clock(std::chrono::duration<double>(since_1970).count() - seconds_now());
+}
 
 Server::~Server() {
   // Answers that wait in the hub refer to connections, and those to the server.
