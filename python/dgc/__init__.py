@@ -11,6 +11,7 @@ the state::
 With FSDP2 use :class:`dgc.ShardedState`, which compresses between replicas.
 With weight decay use :class:`dgc.SGD` in place of ``torch.optim.SGD``. The hook does not support Adam:
 :class:`dgc.LocalSteps` takes any optimizer, and exchanges after every so many steps.
+:func:`dgc.join` trains with a hub, which members join and leave over the internet.
 docs/pytorch.md has the rest.
 """
 
@@ -27,7 +28,9 @@ except ModuleNotFoundError as _error:
 
 from ._core import Error, Schedule, __version__, inspect_message
 from ._hook import hook
+from ._hub_order import Work
 from .local_steps import LocalSteps
+from .member import Member, join
 from .optim import SGD
 from .sharded import ShardedState
 from .state import DGCState, StepStats
@@ -36,11 +39,14 @@ __all__ = [
     "DGCState",
     "Error",
     "LocalSteps",
+    "Member",
     "SGD",
     "Schedule",
     "ShardedState",
     "StepStats",
+    "Work",
     "__version__",
     "hook",
     "inspect_message",
+    "join",
 ]

@@ -1,6 +1,6 @@
 """libdgc on raw memory: addresses are those of memory that the caller keeps alive."""
 
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 __version__: str
 # Numbers by name, as in dgc/error.h.
@@ -75,6 +75,7 @@ class Parcels:
         self, targets: Sequence[Array], alpha: float, whole: Sequence[bool]
     ) -> None:
         """Of each entry, over the ranks that sent it; tensors in `whole` were sent by all."""
+
     def entries(self, rank: int) -> List[Tuple[int, int, bytearray, bytearray]]:
         """Of each frame: tensor, elements, positions as int64, values as float32."""
 
@@ -116,6 +117,80 @@ class Session:
     def velocity(self, tensor: int) -> Tuple[int, int]: ...
     def residual(self, tensor: int) -> Tuple[int, int]: ...
     def sent(self) -> List[int]: ...
+
+class HubMember:
+    """A member of a hub's run, without its network: src/hub/member.h. `facts` is the hub's answer to
+    GET /v1/run."""
+
+    def __init__(
+        self,
+        *,
+        facts: bytes,
+        model: Sequence[Tuple[str, Sequence[int], bool]],
+        buffers: Sequence[Tuple[str, Sequence[int], bool]],
+        folder: str,
+        threads: int,
+    ) -> None: ...
+    def set_data(self, positions: int, data: str) -> None: ...
+    def todo(self) -> str:
+        """ask, compute, evaluate or end."""
+
+    def next_request(self, rtt: float) -> Tuple[str, str, bytes, bool]:
+        """Method, path, body, and whether the answer may take as long as a round."""
+
+    def take(self, answer: bytes) -> None: ...
+    def leave(self) -> None: ...
+    def save(self) -> None: ...
+    def contribute(
+        self,
+        gradients: Sequence[Array],
+        examples: int,
+        loss: float,
+        seconds: float,
+        buffers: Tuple[int, int],
+    ) -> None:
+        """`buffers`: address of the first float, number of elements, which may be 0."""
+
+    def evaluated(self, loss: float, metrics: Sequence[Tuple[str, float]]) -> None: ...
+    def keep_with_residual(self, extra: Callable[[], bytes]) -> None: ...
+    def take_saved_extra(self) -> Optional[bytes]: ...
+    def went_back(self) -> Optional[Tuple[int, int, int]]:
+        """Since the last call: to which message, messages after it, and their examples."""
+
+    def parameters(self) -> List[Tuple[int, int]]:
+        """Of each tensor: address of its first float, number of elements."""
+
+    def buffers(self) -> Tuple[int, int]:
+        """Of all of them, one after the other. The address is good until the next take()."""
+
+    def hash(self) -> int: ...
+    @property
+    def lease(self) -> Tuple[int, int, int, int]:
+        """Sequence, epoch, first position, number of positions."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def ratio(self) -> float: ...
+    @property
+    def inner_lr(self) -> float: ...
+    @property
+    def wants_buffers(self) -> bool: ...
+    @property
+    def is_outstanding(self) -> bool: ...
+    @property
+    def finished(self) -> bool: ...
+    @property
+    def message_bytes(self) -> int: ...
+
+def read_packet(bytes: bytes) -> str:
+    """The JSON of what a hub sends."""
+
+def write_packet(head: str) -> bytes: ...
+def epoch_order(count: int, seed: int, epoch: int) -> bytearray:
+    """0 … count - 1 as int64, in the order of `dgc train`."""
 
 def fail(code: str, operation: str, subject: str, problem: str, hint: str = ...) -> NoReturn: ...
 def first_difference(texts: Sequence[str]) -> Optional[Tuple[int, str]]:

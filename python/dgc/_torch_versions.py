@@ -5,7 +5,7 @@ import importlib
 import sys
 import warnings
 from types import FrameType
-from typing import Any, NoReturn, Optional, Tuple
+from typing import IO, Any, NoReturn, Optional, Tuple
 
 import torch
 import torch.distributed
@@ -157,6 +157,16 @@ def checkpoint_module(operation: str) -> Any:
         hint = "with this version, save state.state_dict() on every rank with torch.save"
         needs(operation, "torch.distributed.checkpoint", "2.2", hint)
     return importlib.import_module("torch.distributed.checkpoint")
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def load_tensors(file: IO[bytes]) -> Any:
+    """What torch.save has written: tensors, numbers, texts, and lists and dictionaries of them."""
+    if _version() < (1, 13):
+        return torch.load(file)
+    return torch.load(file, weights_only=True)
 
 
 def _version() -> Tuple[int, int]:

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "dgc/state.h"
 #include "session.h"
 
 namespace dgc::python {
@@ -32,6 +34,21 @@ inline std::vector<Bytes> bytes_of(
   all.reserve(list.size());
   for (const auto& [address, size] : list) all.push_back({.address = address, .size = size});
   return all;
+}
+
+/// Of each tensor: name, shape, and whether it is sent whole.
+using Specs = std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>;
+
+inline std::vector<TensorSpec> specs_of(const Specs& given) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(given.size());
+  for (const auto& [name, shape, dense] : given) specs.push_back({name, shape, dense});
+  return specs;
+}
+
+/// Floats as Python takes them: address and number.
+inline std::pair<std::uintptr_t, std::size_t> place_of(std::span<float> values) {
+  return {reinterpret_cast<std::uintptr_t>(values.data()), values.size()};
 }
 
 /// Memory of Python's that can be written to, of whole items.

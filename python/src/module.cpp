@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/difference.h"
+#include "bind_member.h"
 #include "bind_messages.h"
 #include "bind_packed.h"
 #include "bind_schedule.h"
@@ -98,23 +99,15 @@ CompressOptions options_of(const py::dict& given, const std::string& owner) {
   return options;
 }
 
-/// An array of the state as Python takes it: address and number of elements.
-std::pair<std::uintptr_t, std::size_t> place_of(std::span<float> values) {
-  return {reinterpret_cast<std::uintptr_t>(values.data()), values.size()};
-}
-
 void bind_session(py::module_& m) {
   py::class_<Session>(m, "Session")
-      .def(py::init([](const std::vector<std::tuple<std::string, std::vector<std::int64_t>, bool>>&
-                           tensors,
-                       std::uint32_t rank, std::uint32_t workers, const Schedule& schedule,
-                       std::uint32_t schema, const py::dict& options, const std::string& owner) {
-             std::vector<TensorSpec> specs;
-             for (const auto& [name, shape, dense] : tensors) specs.push_back({name, shape, dense});
+      .def(py::init([](const Specs& tensors, std::uint32_t rank, std::uint32_t workers,
+                       const Schedule& schedule, std::uint32_t schema, const py::dict& options,
+                       const std::string& owner) {
              CompressOptions all = options_of(options, owner);
              all.schedule = schedule;
              all.schema = schema;
-             return std::make_unique<Session>(std::move(specs), rank, workers, all);
+             return std::make_unique<Session>(specs_of(tensors), rank, workers, all);
            }),
            py::kw_only(), "tensors"_a, "rank"_a, "workers"_a, "schedule"_a, "schema"_a, "options"_a,
            "owner"_a = "DGCState")
@@ -210,6 +203,7 @@ PYBIND11_MODULE(_core, m) {
       "elements"_a, "entries"_a, "values"_a, "indices"_a);
   bind_messages(m);
   bind_packed(m);
+  bind_member(m);
   m.def(
       "hash64",
       [](std::uintptr_t address, std::size_t size, std::uint64_t seed) {
