@@ -40,7 +40,7 @@ class HubOnNetwork {
     hub::HubPlan plan;
     plan.epochs = 1000.0;
     plan.batch = 4;
-    plan.pace = [](double, std::uint64_t) {
+    plan.pace = [](const auto&) {
       return hub::HubPlan::Pace{.lr = 0.1, .inner_lr = 0.0, .ratio = 0.1};
     };
     the_hub.emplace(folder.path(), journal, options, plan, hub::HubWatcher{});
