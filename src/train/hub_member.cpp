@@ -26,7 +26,6 @@
 #include "train/run_folder.h"
 #include "train/stopwatch.h"
 #include "train/task.h"
-#include "train/tensor_lines.h"
 
 namespace dgc::train {
 namespace {
@@ -104,8 +103,7 @@ class HubMember {
     }
     joined_.finished = member_->finished();
     joined_.round = member_->round();
-    show_replica(/*with_buffers=*/true);
-    joined_.parameters_hash = hash_of(task_->model());
+    joined_.parameters_hash = fmt::format("{:016x}", member_->replica().hash());
     return joined_;
   }
 
