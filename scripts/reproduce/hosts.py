@@ -258,12 +258,13 @@ class Hosts:
 
     # Using.
 
-    def set_rate(self, rate: float | None) -> None:
-        """Sets the rate of all links, in bit/s; None takes the limit away. Works while commands run."""
+    def set_rate(self, rate: float | None, only: int | None = None) -> None:
+        """Sets the rate of all links, in bit/s; None takes the limit away. Works while commands run. With `only`, of
+        that host's link, which has to have had a rate."""
         # Half a millisecond of data. A timer that is late by more than that costs throughput.
         burst = rate / 8 * 0.0005 if rate is not None else math.inf
         piece = int(min(PIECE_BYTES, max(FRAME_BYTES, burst / 2)))
-        for host in range(self.count):
+        for host in range(self.count) if only is None else [only]:
             for namespace, device in self._devices(host):
                 _command("ip", "-n", namespace, "link", "set", device, "gso_max_size", str(piece))
                 if rate is not None:
@@ -271,7 +272,8 @@ class Hosts:
                              "rate", f"{rate:.0f}bit", "burst", str(int(max(2 * piece, burst))), "limit", str(QUEUE_BYTES))
                 elif self._limited:
                     _command("tc", "-n", namespace, "qdisc", "delete", "dev", device, "root")
-        self.rate, self._limited = rate, rate is not None
+        if only is None:
+            self.rate, self._limited = rate, rate is not None
 
     def start(self, host: int, command: list[str], env: dict[str, str] | None = None, output=None) -> subprocess.Popen:
         """Starts a command on a host. The command ends with this process at the latest."""
