@@ -55,11 +55,13 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/toy.cpp
   hub/toy_check.cpp
   hub/test_churn.cpp
+  hub/test_formats.cpp
   hub/test_hostile.cpp
   hub/test_local_hub.cpp
   hub/test_leases.cpp
   hub/test_pace.cpp
   hub/test_rounds.cpp
+  hub/test_saved.cpp
   hub/test_terms_run.cpp
   hub/test_requests.cpp)
 dgc_test(test_hub_server LIBRARIES dgc_hub OpenSSL::Crypto FILES hub/test_server.cpp)
