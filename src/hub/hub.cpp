@@ -143,7 +143,13 @@ Hub::Impl::Impl(std::filesystem::path folder_of_run, Journal& the_journal, HubOp
       rounds(options.rules) {
   options.terms.check();
   if (!journal.fact("run")) journal.set_fact("run", random_text());
-  if (journal.fact("model")) resume();
+  if (!journal.fact("model")) return;
+  try {
+    resume();
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorCode::bad_state, "hub", (folder / kJournalFile).string(), error.what(),
+                "it is damaged; restore it from a backup");
+  }
 }
 
 bool Hub::finished() const noexcept { return impl_->done; }
