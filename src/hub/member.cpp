@@ -215,15 +215,17 @@ void Member::take_join(const Packet& packet) {
   const Outcome outcome = outcome_in(head);
   session_ = text(head, "session");
   hub_round_ = whole_number(head, "round");
+  // A replica that begins has the parameters of this process, which are the run's only if the hub
+  // takes them.
+  const bool has_own = !alive_ || needs_parameters_;
   needs_parameters_ = flag(head, "needs_parameters");
+  if (has_own && !needs_parameters_) needs_snapshot_ = true;
   finished_ = flag(head, "finished");
   lease_ = {};
   told_ = false;
   in_round_ = false;
   evaluates_ = false;
   evaluation_.reset();
-  // A replica that begins has the parameters of this process, which are not the run's.
-  if (!alive_ && !needs_parameters_) needs_snapshot_ = true;
   if (!alive_ || resume_from != sequence_) go_back(resume_from, sequence_, outcome);
   alive_ = true;
   // What the hub has seen before this one's disk was lost, say, is not used again.

@@ -174,6 +174,23 @@ TEST(LocalHub, AnAnswerToAMemberThatWasSilentForLongIsLost) {
   }
 }
 
+TEST(LocalHub, WhoJoinedBeforeThereWereParametersTakesThoseOfTheRun) {
+  // The hub dies at any moment while three members give and take the first parameters.
+  for (double pause = 0.001; pause < 0.010; pause += 0.0005) {
+    Toy toy({.epochs = 1.0});
+    toy.join("a");
+    toy.join("b", {.delay = 0.0015});
+    toy.join("c", {.delay = 0.002});
+    ASSERT_FALSE(toy.run(pause));
+    toy.local->kill_hub();
+    ASSERT_FALSE(toy.run(0.1));
+    toy.local->start_hub();
+    ASSERT_TRUE(toy.finish());
+    toy.check();
+    if (HasFailure()) FAIL() << "the hub died after " << pause << " s";
+  }
+}
+
 TEST(LocalHub, NoMembersArePause) {
   Toy toy({});
   started(toy);
