@@ -218,7 +218,7 @@ std::uint64_t Hub::handle(const Request& request, double now, const Respond& res
   std::optional<Response> response;
   try {
     response = impl_->answer(request, now, respond, waits);
-    const int status = response->status;
+    const int status = response ? response->status : 0;
     if (status == 403 || status == 404 || status == 405) {
       count_refused(request.origin,
                     fmt::format("{} {} (status {})", request.method, request.path, status), now);
@@ -227,18 +227,17 @@ std::uint64_t Hub::handle(const Request& request, double now, const Respond& res
     const int status = status_of(error.code());
     if (status == 400) count_refused(request.origin, error.what(), now);
     response = problem(status, error);
-    waits = 0;
   } catch (const nlohmann::json::exception& error) {
     // A field that is absent, or of another type.
     count_refused(request.origin, error.what(), now);
     response = problem(400, Error(ErrorCode::bad_state, "hub", request.path, error.what()));
-    waits = 0;
   } catch (const std::exception& error) {
     response = problem(503, as_error(error));
-    waits = 0;
   }
-  if (waits == 0) respond(std::move(*response));
-  return waits;
+  if (!response) return waits;
+  if (waits != 0) give_up(waits);  // it waited already when something failed
+  respond(std::move(*response));
+  return 0;
 }
 
 void Hub::give_up(std::uint64_t waiting) noexcept {
@@ -272,8 +271,8 @@ const nlohmann::json& Hub::Impl::status_now(double now) {
   return looked_at;
 }
 
-Response Hub::Impl::answer(const Request& request, double now, const Respond& respond,
-                           std::uint64_t& waits) {
+std::optional<Response> Hub::Impl::answer(const Request& request, double now,
+                                          const Respond& respond, std::uint64_t& waits) {
   const Route* const route = route_to(request.path);
   if (route == nullptr) {
     return problem(404, Error(ErrorCode::invalid_argument, "hub", request.path,
@@ -350,10 +349,15 @@ Response Hub::Impl::answer(const Request& request, double now, const Respond& re
   // One answer waits for each member: the one before has lost its reader.
   waiting.remove_if([&](const Waiting& w) { return w.name == name; });
   if (auto now_known = reply(name, sequence, have, now, /*must=*/false)) return *now_known;
-  waits = ++last_id;
-  waiting.push_back({waits, name, sequence, have, now, respond});
+  const std::uint64_t id = ++last_id;
+  waits = id;
+  waiting.push_back({id, name, sequence, have, now, respond});
   close_all_due(now);
-  return {};
+  // Its own message may have closed the round: then it has its answer.
+  if (std::none_of(waiting.begin(), waiting.end(), [&](const auto& w) { return w.id == id; })) {
+    waits = 0;
+  }
+  return std::nullopt;
 }
 
 nlohmann::json Hub::Impl::run_facts(const TokenLine& token) const {

@@ -74,15 +74,17 @@ struct Hub::Impl {
   double clock_offset = 0.0;      // seconds since 1970 at time 0
   std::optional<double> started;  // the first tick
 
-  nlohmann::json looked_at;  // the status, for those who ask at the same time
-  double looked = -1e9;      // when
+  nlohmann::json looked_at;           // the status, for those who ask at the same time
+  double looked = -1e9;               // when
   std::weak_ptr<const Bytes> packed;  // the last snapshot that was sent, while anybody reads it
   std::uint64_t packed_round = 0;
 
   // hub.cpp
   void guarded(const std::function<void()>& work) noexcept;
   const nlohmann::json& status_now(double now);
-  Response answer(const Request& request, double now, const Respond& respond, std::uint64_t& waits);
+  /// Nothing where the answer was given by `respond`, or comes later: then `waits` is its number.
+  std::optional<Response> answer(const Request& request, double now, const Respond& respond,
+                                 std::uint64_t& waits);
   nlohmann::json run_facts(const TokenLine& token) const;
   Response enroll(const Packet& packet, double now);
   Response join(const std::string& name, const Request& request, const Packet& packet, double now);
