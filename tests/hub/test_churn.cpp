@@ -3,8 +3,10 @@
 // more.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "support/helpers.h"
 #include "toy.h"
@@ -29,6 +31,10 @@ class Churn {
       something_happens();
     }
     if (toy_.local->hub() == nullptr) toy_.local->start_hub();
+    // Who was told to leave does so first, unless it waits for a quorum.
+    const auto leaves = [&](const auto& name) { return toy_.local->member(name) != nullptr; };
+    toy_.run_until(100.0, [&] { return std::ranges::none_of(leaving_, leaves); });
+    for (const std::string& name : leaving_) toy_.local->kill(name);
     for (const std::string& name : names_) {
       if (toy_.local->member(name) == nullptr) toy_.join(name, pace());
     }
@@ -94,8 +100,9 @@ class Churn {
         if (local.hub() == nullptr) local.start_hub();
         return;
       case 3:
-        if (runs) local.leave(name);
-        return;
+        if (!runs) return;
+        leaving_.insert(name);
+        return local.leave(name);
       case 4:
         return local.cut(name, std::pow(10.0, uniform(-2.5, 1.7)));
       case 5:
@@ -103,6 +110,7 @@ class Churn {
       case 6:
         return;
       default:
+        leaving_.erase(name);
         if (runs) return local.kill(name);
         toy_.join(name, pace());
     }
@@ -110,6 +118,7 @@ class Churn {
 
   std::mt19937 random_;
   std::vector<std::string> names_;
+  std::set<std::string> leaving_;
   Toy toy_;
 };
 
