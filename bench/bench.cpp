@@ -107,10 +107,12 @@ void add_bench(CLI::App& app) {
   auto* bench = app.add_subcommand("bench", "Measure speed and size on this machine");
   bench->footer(
       "Example:\n  dgc bench compress --threads 1,2\n  dgc bench wire --json\n"
-      "  dgc bench exchange --workers 8\n  dgc bench torch --batch 4");
+      "  dgc bench exchange --workers 8\n  dgc bench hub --members 32,1000\n  dgc bench torch "
+      "--batch 4");
   bench->require_subcommand(1);
   add_bench_compress(*bench);
   add_bench_exchange(*bench);
+  add_bench_hub(*bench);
   add_bench_torch(*bench);
   add_bench_wire(*bench);
 }

@@ -14,10 +14,11 @@
 
 namespace dgc::bench {
 
-/// `dgc bench`, with the four below it.
+/// `dgc bench`, with the five below it.
 void add_bench(CLI::App& app);
 void add_bench_compress(CLI::App& bench);
 void add_bench_exchange(CLI::App& bench);
+void add_bench_hub(CLI::App& bench);
 void add_bench_torch(CLI::App& bench);
 void add_bench_wire(CLI::App& bench);
 

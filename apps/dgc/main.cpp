@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
       "  dgc bench compress                      speed of a compression step\n"
       "  dgc bench wire                          size and speed of the wire format\n"
       "  dgc bench exchange                      bytes and time of each exchange algorithm\n"
+      "  dgc bench hub                           processor time and memory that a hub needs\n"
       "  dgc bench torch                         cost of dgc in a training step of libtorch\n"
       "  dgc inspect FILE                        show what is in a message, state or checkpoint\n\n"
       "`dgc COMMAND --help` explains each, with examples.",

@@ -1,5 +1,7 @@
 #include "hub/local_hub.h"
 
+#include <ctime>
+
 #include "dgc/error.h"
 
 namespace dgc::hub {
@@ -10,7 +12,20 @@ constexpr double kPatience = 5.0;
 /// Between two attempts.
 constexpr double kPause = 0.5;
 
+double processor_seconds() {
+  std::timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 }  // namespace
+
+template <typename Work>
+void LocalHub::at_hub(Work&& work) {
+  const double before = processor_seconds();
+  work();
+  hub_seconds_ += processor_seconds() - before;
+}
 
 LocalHub::LocalHub(std::filesystem::path folder, Options options)
     : folder_(std::move(folder)), options_(std::move(options)) {
@@ -46,7 +61,8 @@ void LocalHub::kill_hub() {
 
 void LocalHub::tick() {
   if (!hub_) return;
-  const double next = hub_->tick(now_);
+  double next = 0.0;
+  at_hub([&] { next = hub_->tick(now_); });
   const std::uint64_t number = ++ticks_;
   at(next, [this, number, life = hub_life_] {
     if (life == hub_life_ && number == ticks_) tick();
@@ -80,7 +96,8 @@ void LocalHub::kill(const std::string& name) {
   place.member.reset();
   if (now_ < place.cut_until) return;  // nobody sees the connection end
   at(now_ + place.worker.link.delay.count(), [this, session, life = hub_life_] {
-    if (hub_ && life == hub_life_) hub_->connection_lost(session, now_);
+    if (!hub_ || life != hub_life_) return;
+    at_hub([&] { hub_->connection_lost(session, now_); });
   });
 }
 
@@ -163,7 +180,7 @@ void LocalHub::send(const std::string& name) {
       request.query = request.path.substr(mark + 1);
       request.path.resize(mark);
     }
-    hub_->handle(request, now_, [this, name, current](Response response) {
+    const auto respond = [this, name, current](Response response) {
       const Place& to = places_.at(name);
       at(now_ + travel(to, response.body->size()), [this, name, current, response] {
         Place& here = places_.at(name);
@@ -172,7 +189,8 @@ void LocalHub::send(const std::string& name) {
         here.member->take(*response.body);
         go_on(name);
       });
-    });
+    };
+    at_hub([&] { hub_->handle(request, now_, respond); });
     tick();
   });
 }

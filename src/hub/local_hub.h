@@ -40,6 +40,8 @@ class LocalHub {
   ~LocalHub();
 
   double now() const noexcept { return now_; }
+  /// Seconds of processor time that the hub has used so far, apart from its members.
+  double hub_seconds() const noexcept { return hub_seconds_; }
   Hub* hub() noexcept { return hub_.get(); }
   /// Null where it is not running.
   Member* member(const std::string& name) noexcept;
@@ -83,6 +85,9 @@ class LocalHub {
   void go_on(const std::string& name);
   void send(const std::string& name);
   void tick();
+  /// What the hub does; its time is counted.
+  template <typename Work>
+  void at_hub(Work&& work);
   double travel(const Place& place, std::size_t bytes) const;
 
   std::filesystem::path folder_;
@@ -95,6 +100,7 @@ class LocalHub {
   std::priority_queue<Event> events_;
   std::uint64_t order_ = 0;
   double now_ = 1.0;
+  double hub_seconds_ = 0.0;
 };
 
 }  // namespace dgc::hub

@@ -42,7 +42,7 @@ class CommandLine(unittest.TestCase):
 
     def test_version_and_help(self) -> None:
         self.assertRegex(self.succeeds("--version"), r"^dgc \d+\.\d+\.\d+\n$")
-        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "torch"], ["bench", "wire"], ["train"], ["sizes"], ["plan"]):
+        for command in ([], ["info"], ["inspect"], ["bench"], ["bench", "compress"], ["bench", "exchange"], ["bench", "hub"], ["bench", "torch"], ["bench", "wire"], ["train"], ["sizes"], ["plan"]):
             text = self.succeeds(*command, "--help")
             self.assertIn("dgc", text)
             if command:
