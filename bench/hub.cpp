@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/temporary_folder.h"
+#include "base/units.h"
 #include "bench/bench.h"
 #include "bench/options.h"
 #include "dgc/error.h"
@@ -15,8 +16,6 @@
 
 namespace dgc::bench {
 namespace {
-
-using process::grouped;
 
 struct Options {
   std::vector<int> members = {32};
@@ -47,7 +46,7 @@ hub::LocalHub::Options hub_options(const Options& options, hub::Down down,
   made.plan.epochs = 1e3;
   made.plan.batch = 1;
   made.plan.evaluate_every = 1'000'000;
-  made.plan.pace = [ratio = options.ratio](double, std::uint64_t) {
+  made.plan.pace = [ratio = options.ratio](const auto&) {
     return hub::HubPlan::Pace{.lr = 0.01, .inner_lr = 0.0, .ratio = ratio};
   };
   made.model = {{"w", {static_cast<std::int64_t>(options.elements)}, false}};

@@ -47,7 +47,7 @@ class Run {
                             .norm_bound = 2.0,
                             .most_parameters = 1000};
     hub::HubPlan plan{.epochs = 3.0, .batch = 4, .snapshot_every = 3};
-    plan.pace = [](double, std::uint64_t) { return hub::HubPlan::Pace{.lr = 0.1, .ratio = 0.2}; };
+    plan.pace = [](const auto&) { return hub::HubPlan::Pace{.lr = 0.1, .ratio = 0.2}; };
     hub_.emplace(folder_.path(), journal_, options, plan, hub::HubWatcher{});
   }
   void restart() {

@@ -240,7 +240,7 @@ struct Copy {
   std::uint64_t start(const fs::path& at, std::uint64_t* round = nullptr) const {
     Journal journal(at / hub::kJournalFile, /*create=*/false);
     hub::HubPlan hub_plan{.epochs = plan.epochs, .batch = plan.batch};
-    hub_plan.pace = [](double, std::uint64_t) { return hub::HubPlan::Pace{}; };
+    hub_plan.pace = [](const auto&) { return hub::HubPlan::Pace{}; };
     hub::Hub hub(at, journal, {.terms = plan.terms}, hub_plan, {});
     hub.status(1.0);
     if (round != nullptr) *round = hub.round();
