@@ -95,6 +95,12 @@ target_link_libraries(write_samples PRIVATE dgc_test_support)
 dgc_script(reference_decoder wire/test_reference_decoder.py $<TARGET_FILE:write_samples>
            ${CMAKE_CURRENT_SOURCE_DIR}/golden ${PROJECT_SOURCE_DIR}/docs/format.md)
 
+# The page of a hub, served by one.
+add_executable(serve_toy hub/serve_toy.cpp)
+target_link_libraries(serve_toy PRIVATE dgc_hub dgc_light_flags fmt::fmt)
+dgc_use_headers(dgc_common_headers serve_toy)
+dgc_script(hub_page_browser hub/test_page_browser.py $<TARGET_FILE:serve_toy>)
+
 if(DGC_BUILD_APPS)
   dgc_script(command_line apps/test_command_line.py $<TARGET_FILE:dgc_command>
              $<TARGET_FILE:write_samples>)

@@ -209,7 +209,8 @@ void Hub::count_refused(const std::string& origin, const std::string& why, doubl
   if (counts.size() > 1000) counts.clear();
   const std::uint64_t count = ++counts[origin];
   if ((count & (count - 1)) != 0) return;
-  impl_->note("", fmt::format("refused {}: {} ({} times so far)", origin, why, count), now);
+  const std::string times = count > 1 ? fmt::format(" ({} times so far)", count) : "";
+  impl_->note("", fmt::format("refused {}: {}{}", origin, why, times), now);
 }
 
 std::uint64_t Hub::handle(const Request& request, double now, const Respond& respond) {

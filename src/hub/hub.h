@@ -99,7 +99,8 @@ class Hub {
   void give_up(std::uint64_t waiting) noexcept;
   /// Nobody waits any more.
   void give_up_all() noexcept;
-  /// A connection over which this session spoke has ended. Never throws.
+  /// A connection over which this session spoke has ended, after give_up() of what waited on it.
+  /// Where the session still waits for an answer, it speaks over another one. Never throws.
   void connection_lost(const std::string& session, double now);
   /// Closes what is due, answers who has waited long enough. Returns when to call it next. Never
   /// throws: where the disk fails, nothing more is committed, and status() says why.

@@ -101,7 +101,7 @@ nlohmann::json Hub::Impl::status(double now) const {
           {"active", active},
           {"quorum", rounds.quorum()},
           {"deadline", rounds.deadline()},
-          {"open_for", has_parameters ? now - rounds.opened() : 0.0},
+          {"open_for", has_parameters && active > 0 ? now - rounds.opened() : 0.0},
           {"inside", inside.size()},
           {"rounds_per_minute", per_minute},
           {"examples", examples},

@@ -95,10 +95,14 @@ void LocalHub::kill(const std::string& name) {
   const std::string session = place.member->session();
   place.member.reset();
   if (now_ < place.cut_until) return;  // nobody sees the connection end
-  at(now_ + place.worker.link.delay.count(), [this, session, life = hub_life_] {
-    if (!hub_ || life != hub_life_) return;
-    at_hub([&] { hub_->connection_lost(session, now_); });
-  });
+  at(now_ + place.worker.link.delay.count(),
+     [this, session, waiting = place.waiting, life = hub_life_] {
+       if (!hub_ || life != hub_life_) return;
+       at_hub([&] {
+         hub_->give_up(waiting);
+         hub_->connection_lost(session, now_);
+       });
+     });
 }
 
 void LocalHub::cut(const std::string& name, double seconds) {
@@ -190,7 +194,7 @@ void LocalHub::send(const std::string& name) {
         go_on(name);
       });
     };
-    at_hub([&] { hub_->handle(request, now_, respond); });
+    at_hub([&] { from.waiting = hub_->handle(request, now_, respond); });
     tick();
   });
 }

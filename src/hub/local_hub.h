@@ -69,6 +69,7 @@ class LocalHub {
     std::unique_ptr<Member> member;  // null: not running
     std::uint64_t life = 0;          // events of an earlier one are void
     std::uint64_t asked = 0;         // requests so far: answers to an earlier one are void
+    std::uint64_t waiting = 0;       // the hub's number of the request that waits for its answer
     double cut_until = 0.0, stalled_until = 0.0;
     Ask ask;
   };

@@ -24,7 +24,11 @@ function lasting(seconds) {
 }
 
 const milliseconds = (seconds) => (seconds > 0 ? (seconds < 1 ? `${plain(seconds * 1000, 3)} ms` : lasting(seconds)) : "–");
-const bytes = (n) => valueText("bytes", n);
+
+function bytes(n) {
+  const [factor, unit] = unitFor("bytes", n);
+  return `${plain(n / factor, 3)} ${unit}`;
+}
 
 function moment(seconds) {
   const date = new Date(seconds * 1000);
@@ -94,7 +98,7 @@ function tileTexts(status) {
     ["Epochs", plain(status.epoch, 3), `/ ${plain(status.epochs, 3)}`, `${many(status.examples, "example")}`],
     ["Loss", last && last[2] !== null ? plain(last[2], 4) : "–", "",
       evaluation ? `${evaluation.name} ${plain(evaluation.metric, 4)} at round ${count(evaluation.round)}` : "no evaluation yet"],
-    ["Bytes up and down", bytes(status.bytes_up), `/ ${bytes(status.bytes_down)}`,
+    ["Bytes up, down", bytes(status.bytes_up), `/ ${bytes(status.bytes_down)}`,
       `${many(status.requests, "request")}, ${count(status.refused)} refused`],
   ];
 }
@@ -122,9 +126,9 @@ function tiles(status) {
 const COLUMNS = [
   ["State", "", (m) => [m.state, m.silent < 0 ? "" : m.silent > 60 || m.state === "away" ? `silent for ${lasting(m.silent)}` : ""]],
   ["Rounds", "n", (m) => [count(m.rounds), `${count(m.missed)} missed, ${count(m.late)} late`]],
-  ["Examples", "n", (m) => [m.examples_per_second > 0 ? `${plain(m.examples_per_second, 3)} a second` : "–",
+  ["Examples", "n", (m) => [m.examples_per_second > 0 ? `${plain(m.examples_per_second, 3)} /s` : "–",
     `${count(m.examples)} in all`]],
-  ["Share", "n", (m) => [valueText("share", m.share), `needs ${m.needs > 0 ? lasting(m.needs) : "–"}`]],
+  ["Share", "n", (m) => [valueText("share", m.share), m.needs > 0 ? `in ${lasting(m.needs)}` : ""]],
   ["Round trip", "n", (m) => [milliseconds(m.round_trip), ""]],
   ["Bytes", "n", (m) => [`${bytes(m.bytes_up)} up`, `${bytes(m.bytes_down)} down`]],
   ["Loss", "n", (m) => [m.loss === null || m.messages === 0 ? "–" : plain(m.loss, 4), ""]],
@@ -186,8 +190,8 @@ function chartOf(title, view) {
   charts.push((status) => {
     const next = view(status);
     const key = JSON.stringify(next);
-    if (chart.key === key) return;
-    chart.key = key;
+    if (chart.shown === key) return;
+    chart.shown = key;
     words(chart.title, next.title || title);
     legend.replaceChildren();
     if (next.lines.length > 1) {

@@ -179,8 +179,9 @@ class Server::Impl::ConnectionOver : public Connection {
 
   void header_came(ErrorOf error) {
     if (error) {
-      // Members close without ceremony; who was never more than a stranger is counted.
-      if (!this->known_ && error != http::error::end_of_stream) refuse(error.message());
+      // Members close without ceremony, and browsers open connections that they never use. A
+      // stranger who began to say something is counted.
+      if (!this->known_ && parser_->got_some()) refuse(error.message());
       return lost();
     }
     const auto& message = parser_->get();

@@ -16,7 +16,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 class Browser:
     """A Chromium of our own, spoken to over a pipe: no port, no library, nothing left behind."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowed: tuple[str, ...] = ("file:", "about:")) -> None:
+        """What begins otherwise than `allowed` is an error to ask the network for."""
+        self.allowed = allowed
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self.to = os.pipe()
         self.answers, from_write = os.pipe()
@@ -59,7 +61,7 @@ class Browser:
             self.loaded.add(params["loaderId"])
         if method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(params["entry"]["text"])
-        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(("file:", "about:")):
+        if method == "Network.requestWillBeSent" and not params["request"]["url"].startswith(self.allowed):
             self.errors.append("asked the network for " + params["request"]["url"])
         return message
 
@@ -82,13 +84,14 @@ class Browser:
             raise RuntimeError(result["exceptionDetails"]["exception"]["description"])
         return result["result"].get("value")
 
-    def open(self, page: pathlib.Path, width: int, height: int, dark: bool = False, scripts: bool = True) -> None:
+    def open(self, page: "pathlib.Path | str", width: int, height: int, dark: bool = False, scripts: bool = True) -> None:
         self.errors.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self.call("Emulation.setTouchEmulationEnabled", enabled=width < 600)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
-        load = self.call("Page.navigate", url=page.resolve().as_uri())["loaderId"]
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        load = self.call("Page.navigate", url=url)["loaderId"]
         while load not in self.loaded:
             self.receive()
         if scripts:  # two frames: sizes are observed, charts drawn
