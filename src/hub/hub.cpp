@@ -662,6 +662,12 @@ void Hub::Impl::set_saved(const std::string& name, std::uint64_t saved) {
   if (saved <= guest.line.saved) return;
   guest.line.saved = saved;
   if (leases) leases->saved(name, saved);
+  // The member throws older residuals away when it hears of this: a hub that is started again has
+  // to know it, too.
+  Transaction transaction(journal.database());
+  journal.save_member(name, guest.line);
+  if (leases) journal.set_fact("leases", leases->to_json().dump());
+  transaction.commit();
 }
 
 std::int64_t Hub::Impl::share_of(const Guest& guest) const {

@@ -297,7 +297,8 @@ class Server::Impl::ConnectionOver : public Connection {
 
   void answer(Response response, bool close) {
     answered_ = true;
-    if (!parser_->is_done()) close = true;  // a body that nobody has read is no request
+    if (request_.method == "HEAD") close = true;  // who asks so expects no body
+    if (!parser_->is_done()) close = true;        // a body that nobody has read is no request
     if (lowest().socket().is_open()) {
       ErrorOf ignored;
       lowest().socket().cancel(ignored);  // watch()

@@ -336,6 +336,18 @@ TEST(Server, AConnectionThatEndsTellsTheRound) {
   until(hub, [](const nlohmann::json& now) { return now["active"] == 0; });
 }
 
+TEST(Server, WhatTheHubAcknowledgesIsOnItsDisk) {
+  HubOnNetwork hub;
+  Line line(hub.port);
+  const std::string session = joined(hub, line, "a");
+  line.post("/v1/wait", hub.tokens["a"],
+            hub::write_packet(
+                {{"session", session}, {"sequence", 0}, {"have", 0}, {"saved", 3}, {"rtt", 0.1}}));
+  EXPECT_EQ(line.answer().head()["saved"], 3);
+  hub.end();
+  EXPECT_EQ(hub.journal.members().at("a").saved, 3u);
+}
+
 TEST(Server, OnlyWhoWasAskedToEvaluates) {
   HubOnNetwork hub;
   Line line(hub.port);
@@ -386,6 +398,7 @@ class Speaker {
 };
 
 TEST(Server, AnOldConnectionThatEndsDoesNotEndItsMember) {
+  const auto begun = std::chrono::system_clock::now();
   HubOnNetwork hub;
   Line of_a(hub.port), of_b(hub.port);
   auto before = std::make_unique<Line>(hub.port);
@@ -408,6 +421,13 @@ TEST(Server, AnOldConnectionThatEndsDoesNotEndItsMember) {
   EXPECT_EQ(b.member.round(), 1u);
   EXPECT_EQ(a.member.replica().hash(), b.member.replica().hash());
   EXPECT_EQ(a.member.last_outcome(), hub::Outcome::committed);
+  // Times are those of the wall, and a round is not older than its members.
+  until(hub, [](const nlohmann::json& now) { return !now["curve"].empty(); });
+  const nlohmann::json round = status(hub)["curve"].back();
+  const auto now = std::chrono::system_clock::now();
+  EXPECT_NEAR(round[1].get<double>(), std::chrono::duration<double>(now.time_since_epoch()).count(),
+              3600.0);
+  EXPECT_LE(round[4].get<double>(), std::chrono::duration<double>(now - begun).count() + 1.0);
   hub.end();
   for (const auto& event : hub.journal.events(100)) EXPECT_NE(event.what, "connection lost");
 }
