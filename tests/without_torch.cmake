@@ -64,7 +64,11 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/test_saved.cpp
   hub/test_terms_run.cpp
   hub/test_requests.cpp)
-dgc_test(test_hub_server LIBRARIES dgc_hub OpenSSL::Crypto FILES hub/test_server.cpp)
+dgc_test(test_hub_server LIBRARIES dgc_hub OpenSSL::Crypto FILES
+  hub/test_packet_example.cpp
+  hub/test_server.cpp)
+set_source_files_properties(hub/test_packet_example.cpp PROPERTIES
+  COMPILE_DEFINITIONS "DGC_HUB_DOC=\"${PROJECT_SOURCE_DIR}/docs/hub.md\"")
 
 # Groups of processes.
 dgc_test(test_processes TIMEOUT 600 FILES
@@ -95,10 +99,12 @@ target_link_libraries(write_samples PRIVATE dgc_test_support)
 dgc_script(reference_decoder wire/test_reference_decoder.py $<TARGET_FILE:write_samples>
            ${CMAKE_CURRENT_SOURCE_DIR}/golden ${PROJECT_SOURCE_DIR}/docs/format.md)
 
-# The page of a hub, served by one.
+# A hub, looked at by a browser, and joined by a member written from docs/hub.md alone.
 add_executable(serve_toy hub/serve_toy.cpp)
 target_link_libraries(serve_toy PRIVATE dgc_hub dgc_light_flags fmt::fmt)
 dgc_use_headers(dgc_common_headers serve_toy)
+dgc_script(hub_reference_client hub/test_reference_client.py $<TARGET_FILE:serve_toy>
+           ${PROJECT_SOURCE_DIR}/docs/hub.md)
 dgc_script(hub_page_browser hub/test_page_browser.py $<TARGET_FILE:serve_toy>)
 
 if(DGC_BUILD_APPS)

@@ -1,7 +1,8 @@
 // serve_toy FOLDER PORT RECIPE: a hub that serves a small run over plain HTTP on the loopback
 // address, and members of it in the same process, as the lines of the standard input say. For tests
-// of what the hub shows. Goes on with the run that is in the folder. Says "port N" first, and
-// "token TEXT" where the run is new.
+// of what the hub shows. Goes on
+// with the run that is in the folder. Says "port N" first; where the run is new, "token TEXT" to
+// look at it, and "worker TEXT" to work.
 //
 //     join NAME ORIGIN    a member comes; it seems to be at ORIGIN
 //     leave NAME          it goes as with Ctrl-C
@@ -122,7 +123,10 @@ class Toy {
   int serve(std::uint16_t port) {
     Server server(hub_, {.address = "127.0.0.1", .port = port, .identity = std::nullopt});
     std::cout << "port " << server.port() << '\n';
-    if (is_new_) std::cout << "token " << journal_.add_token("looker", Right::read, 0.0) << '\n';
+    if (is_new_) {
+      std::cout << "token " << journal_.add_token("looker", Right::read, 0.0) << "\nworker "
+                << journal_.add_token("worker", Right::work, 0.0) << '\n';
+    }
     std::cout.flush();
     bool over = false;
     server.run([&] {

@@ -36,6 +36,7 @@ class Toy:
         self.port = int(self.process.stdout.readline().split()[1])
         if not self.token:
             self.token = self.process.stdout.readline().split()[1]
+            self.process.stdout.readline()  # that of a worker
         self.url = f"http://127.0.0.1:{self.port}/"
 
     def say(self, *lines: str) -> None:
