@@ -284,7 +284,7 @@ Bytes Courier::carry(const Ask& ask, const Client::Stop& stop) {
         why = fmt::format("the hub answers {}", answer.status);
       } else {
         if (failed) say_("the hub is there again");
-        if (!ask.waits) round_trip_ = answer.seconds;
+        seconds_ = answer.seconds;
         return std::move(answer.body);
       }
     } catch (const Unreachable& error) {

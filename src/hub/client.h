@@ -69,13 +69,13 @@ class Courier {
   /// The body of the answer, which may be an error of the hub's; empty where `stop` said so. Throws
   /// Error as Client does.
   Bytes carry(const Ask& ask, const Client::Stop& stop);
-  /// Of the last request that did not wait for a round, in seconds.
-  double round_trip() const noexcept { return round_trip_; }
+  /// From the last request to its answer.
+  double seconds() const noexcept { return seconds_; }
 
  private:
   Client& client_;
   Say say_;
-  double round_trip_ = 0.0;
+  double seconds_ = 0.0;
 };
 
 }  // namespace dgc::hub

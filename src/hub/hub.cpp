@@ -155,13 +155,14 @@ Hub::Impl::Impl(std::filesystem::path folder_of_run, Journal& the_journal, HubOp
 bool Hub::finished() const noexcept { return impl_->done; }
 std::uint64_t Hub::round() const noexcept { return impl_->rounds.closed(); }
 Replica* Hub::replica() noexcept { return impl_->replica ? &*impl_->replica : nullptr; }
-std::uint64_t Hub::parameters() const noexcept {
+std::uint64_t Hub::Impl::parameters() const noexcept {
   std::uint64_t elements = 0;
-  if (impl_->replica) {
-    for (const TensorSpec& spec : impl_->replica->model()) elements += spec.elements();
+  if (replica) {
+    for (const TensorSpec& spec : replica->model()) elements += spec.elements();
   }
   return elements;
 }
+std::uint64_t Hub::parameters() const noexcept { return impl_->parameters(); }
 const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
 const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
 const HubPlan& Hub::plan() const noexcept { return impl_->plan; }
@@ -524,20 +525,28 @@ Response Hub::Impl::initial(const std::string& name, const Packet& packet, doubl
   return packet_response({{"taken", true}});
 }
 
-Response Hub::Impl::commits(std::uint64_t after) const {
-  const auto first = journal.first_commit();
+Hub::Impl::News Hub::Impl::news_after(std::uint64_t round) const {
+  News news;
   const std::uint64_t last = rounds.closed();
-  const bool gone = after < last && (!first || *first > after + 1);
-  nlohmann::json head = {{"round", last}, {"snapshot", gone}};
-  std::vector<Bytes> packets;
-  std::size_t size = 0;
-  // `after` is what a member says, and may be any number: one is added to those below `last` alone.
-  for (std::uint64_t r = after; !gone && r < last && size < kMostBytesOfCommits; ++r) {
-    packets.push_back(*journal.commit_packet(r + 1));
-    size += packets.back().size();
+  // `round` is what a member says, and may be any number: one is added to those below `last` alone.
+  if (round >= last) return news;
+  const auto first = journal.first_commit();
+  news.snapshot = !first || *first > round + 1;
+  // Who has missed many on a slow link would never get up with the others by commits alone.
+  if (round + 1 < last && journal.commit_bytes(round, last) > 4 * parameters()) {
+    news.snapshot = true;
   }
-  const std::vector<std::span<const std::byte>> blobs(packets.begin(), packets.end());
-  return packet_response(head, blobs);
+  std::size_t size = 0;
+  for (std::uint64_t r = round; !news.snapshot && r < last && size < kMostBytesOfCommits; ++r) {
+    news.commits.push_back(*journal.commit_packet(r + 1));
+    size += news.commits.back().size();
+  }
+  return news;
+}
+
+Response Hub::Impl::commits(std::uint64_t after) const {
+  const News news = news_after(after);
+  return packet_response({{"round", rounds.closed()}, {"snapshot", news.snapshot}}, news.blobs());
 }
 
 std::shared_ptr<const Bytes> Hub::Impl::snapshot() {
@@ -718,7 +727,7 @@ Lease Hub::Impl::lease_for(const std::string& name, std::uint64_t sequence, bool
 }
 
 std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t sequence,
-                                         std::uint64_t have, double now, bool must) {
+                                         std::uint64_t have, double now, bool must, double held) {
   const Outcome outcome = sequence == 0 ? Outcome::none : rounds.outcome_of(name, sequence);
   const std::uint64_t last = rounds.closed();
   Lease lease{.sequence = sequence + 1};
@@ -737,23 +746,17 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                          {"round", last},
                          {"save", save},
                          {"saved", guest.kept},
-                         {"finished", done}};
+                         {"finished", done},
+                         {"held", held}};
   head["members"] =
       std::max<std::int64_t>(1, std::count_if(rounds.members().begin(), rounds.members().end(),
                                               [](const auto& m) { return m.second.active; }));
   if (const auto found = rounds.members().find(name); found != rounds.members().end()) {
     head["outcome_round"] = found->second.outcome_round;
   }
-  std::vector<Bytes> packets;
-  bool gone = false;
+  News news;
   if (outcome != Outcome::open) {
-    const auto first = journal.first_commit();
-    gone = have < last && (!first || *first > have + 1);
-    std::size_t size = 0;
-    for (std::uint64_t r = have + 1; !gone && r <= last && size < kMostBytesOfCommits; ++r) {
-      packets.push_back(*journal.commit_packet(r));
-      size += packets.back().size();
-    }
+    news = news_after(have);
     const HubPlan::Pace now_due = pace();
     head["lease"] = {{"sequence", lease.sequence},
                      {"epoch", lease.epoch},
@@ -767,7 +770,7 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                        (leases && leases->all_taken());
     head["buffers"] = !replica->buffers().empty() && asked;
     const bool evaluates =
-        evaluation_due != 0 && (lease.count > 0 || done) && have + packets.size() >= last;
+        evaluation_due != 0 && (lease.count > 0 || done) && have + news.commits.size() >= last;
     head["evaluate"] = evaluates;
     if (evaluates) {
       evaluation_due = 0;
@@ -777,9 +780,8 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
     if (idle) rounds.idle(name);
     if (evaluates) rounds.depart(name);  // nobody waits for it meanwhile
   }
-  head["snapshot"] = gone;
-  const std::vector<std::span<const std::byte>> blobs(packets.begin(), packets.end());
-  Response response = packet_response(head, blobs);
+  head["snapshot"] = news.snapshot;
+  Response response = packet_response(head, news.blobs());
   guests.at(name).line.bytes_down += response.body->size();
   bytes_down += response.body->size();
   return response;
@@ -790,7 +792,7 @@ void Hub::Impl::answer_waiting(double now, bool all) {
     const bool must = all || now - it->since >= options.poll;
     std::optional<Response> response;
     try {
-      response = reply(it->name, it->sequence, it->have, now, must);
+      response = reply(it->name, it->sequence, it->have, now, must, now - it->since);
     } catch (const std::exception& error) {
       response = problem(503, as_error(error));
     }

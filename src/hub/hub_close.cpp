@@ -70,8 +70,8 @@ void Hub::Impl::take_initial_parameters() {
       return;
     }
     // No member can mend this.
-    failure = fmt::format("{} is not in the checkpoint to begin with, or has another shape",
-                          spec.name);
+    failure =
+        fmt::format("{} is not in the checkpoint to begin with, or has another shape", spec.name);
     throw Error(ErrorCode::configuration_mismatch, "hub", "--from", failure,
                 "start the hub with a checkpoint of the same model");
   };

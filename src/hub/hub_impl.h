@@ -89,6 +89,16 @@ struct Hub::Impl {
   Response enroll(const Packet& packet, double now);
   Response join(const std::string& name, const Request& request, const Packet& packet, double now);
   Response initial(const std::string& name, const Packet& packet, double now);
+  /// What brings a replica from that round to today: commits, or that a snapshot is needed.
+  struct News {
+    std::vector<Bytes> commits;
+    bool snapshot = false;
+    std::vector<std::span<const std::byte>> blobs() const {
+      return {commits.begin(), commits.end()};
+    }
+  };
+  News news_after(std::uint64_t round) const;
+  std::uint64_t parameters() const noexcept;
   Response commits(std::uint64_t after) const;
   std::shared_ptr<const Bytes> snapshot();
   std::optional<Response> take_message(const std::string& name, const Packet& packet, double now);
@@ -97,7 +107,7 @@ struct Hub::Impl {
   Guest& guest_of(const Packet& packet, const std::string& name, double now);
   /// Empty where there is nothing to say yet.
   std::optional<Response> reply(const std::string& name, std::uint64_t sequence, std::uint64_t have,
-                                double now, bool must);
+                                double now, bool must, double held = 0.0);
   void answer_waiting(double now, bool all);
   void note(const std::string& member, const std::string& what, double now);
   void set_saved(const std::string& name, std::uint64_t saved);

@@ -418,6 +418,7 @@ void Member::take_reply(const Packet& packet) {
   hub_round_ = whole_number(head, "round");
   finished_ = flag(head, "finished");
   members_ = std::max(1.0, number(head, "members"));
+  held_ = number(head, "held");
   if (outstanding_) {
     outcome_ = outcome;
     in_round_ = outcome == Outcome::open;

@@ -109,6 +109,8 @@ class Member {
   std::optional<Bytes> take_saved_extra() { return std::exchange(saved_extra_, {}); }
 
   bool finished() const noexcept { return finished_; }
+  /// Seconds that the hub kept the last request that waits: the rest was the way.
+  double held() const noexcept { return held_; }
 
   State& state() noexcept { return state_; }
   std::uint64_t sequence() const noexcept { return sequence_; }
@@ -169,7 +171,7 @@ class Member {
   std::string session_;
   std::uint64_t hub_round_ = 0;
   double ratio_ = 1.0, inner_lr_ = 0.0;
-  double members_ = 1.0;
+  double members_ = 1.0, held_ = 0.0;
   Lease lease_;
   bool wants_buffers_ = false, evaluates_ = false, finished_ = false, needs_parameters_ = false;
   bool needs_snapshot_ = false;

@@ -155,7 +155,7 @@ class HubMember {
 
   /// False where it gives up.
   bool ask() {
-    const hub::Ask ask = member_->next_request(courier_.round_trip());
+    const hub::Ask ask = member_->next_request(round_trip_);
     const hub::Bytes answer = courier_.carry(ask, [&] {
       if (!stops()) return false;
       leave();
@@ -175,6 +175,7 @@ class HubMember {
     const bool was_outstanding = member_->is_outstanding();
     const bool was_finished = member_->finished();
     member_->take(answer);
+    if (ask.waits) round_trip_ = std::max(0.0, courier_.seconds() - member_->held());
     if (was_outstanding && !member_->is_outstanding()) settled();
     if (!was_finished && member_->finished()) console_.say("the run is finished");
     take_back_own_state();
@@ -191,7 +192,7 @@ class HubMember {
         "{:.0f} "
         "ms  {} up, {} down so far",
         member_->round(), joined_.loss, last_examples_, last_seconds_, 100.0 * member_->ratio(),
-        bytes_text(static_cast<double>(member_->message_bytes())), 1e3 * courier_.round_trip(),
+        bytes_text(static_cast<double>(member_->message_bytes())), 1e3 * round_trip_,
         bytes_text(static_cast<double>(joined_.bytes_up)),
         bytes_text(static_cast<double>(joined_.bytes_down))));
   }
@@ -402,7 +403,7 @@ class HubMember {
   std::uint64_t epoch_ = 0;          // in private data
   std::int64_t position_ = 0;
   std::uint64_t last_examples_ = 0;
-  double last_seconds_ = 0.0;
+  double last_seconds_ = 0.0, round_trip_ = 0.0;
   std::optional<Clock::time_point> leaving_since_;
 };
 

@@ -154,7 +154,7 @@ class Toy {
     plan.batch = 8;
     plan.evaluate_every = 5;
     plan.snapshot_every = 10;
-    plan.pace = [](double, std::uint64_t) {
+    plan.pace = [](const auto&) {
       return HubPlan::Pace{.lr = 0.02, .inner_lr = 0.0, .ratio = 0.05};
     };
     return plan;
