@@ -74,8 +74,8 @@ class Folder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            problem = "is in use by another process"
-            hint = "give each process on a machine a name= or state= of its own"
+            problem = "is in use by another member"
+            hint = "give each on a machine a name= or state= of its own, or close() the old one"
             _core.fail("io", OPERATION, str(self.path), problem, hint)
 
     def close(self) -> None:

@@ -163,9 +163,9 @@ def checkpoint_module(operation: str) -> Any:
 
 
 def load_tensors(file: IO[bytes]) -> Any:
-    """What torch.save has written: tensors, numbers, texts, and lists and dictionaries of them."""
-    if _version() < (1, 13):
-        return torch.load(file)
+    """What this user has saved: tensors, numbers, texts, and lists and dictionaries of them."""
+    if _version() < (2, 4):
+        return torch.load(file)  # those with weights_only knew no fractions at first
     return torch.load(file, weights_only=True)
 
 

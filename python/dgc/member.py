@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from contextlib import nullcontext
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Sized, Union
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Sized, Union
 
 import torch
 
@@ -117,7 +117,12 @@ def join(
         )
         hub_model.give_to(core)
         order = Order(count, facts.seed(seed))
-        return Member(core, courier, folder, hub_model, order, facts, inner, evaluate, signals, say)
+        member = Member(
+            core, courier, folder, hub_model, order, facts, inner, evaluate, signals, say
+        )
+        member._ask()  # whether model and data are those of the run
+        say(f"member '{member.name}' at {place}")
+        return member
     except BaseException:
         folder.close()
         courier.disconnect()
@@ -272,7 +277,7 @@ class Member:
         self._core.contribute(
             arrays.places,
             count,
-            float(loss),
+            float(loss.detach() if isinstance(loss, torch.Tensor) else loss),
             time.monotonic() - self._began,
             (buffers.data_ptr(), buffers.numel()),
         )
@@ -282,6 +287,13 @@ class Member:
         """Ends the loop after the round; the run goes on without this member."""
         self._leaves = True
         self._core.leave()
+
+    def close(self) -> None:
+        """Ends the connection and gives the folder free, at once, as if the process had been killed.
+        Not needed after the loop."""
+        self._ended = True
+        self._courier.disconnect()
+        self._folder.close()
 
     def _asked_to_leave(self) -> None:
         self._say("leaves after the round; once more ends at once")
@@ -301,7 +313,7 @@ class Member:
             if todo == "compute":
                 return todo
             if todo == "end":
-                self._end()
+                self.close()
             elif todo == "evaluate":
                 self._do_evaluate()
             else:
@@ -318,7 +330,7 @@ class Member:
                 "the hub does not answer: what is not sent stays in "
                 f"{self._folder.path}, and goes on from there"
             )
-            self._end()
+            self.close()
 
     def _needs_no_answer(self, request: Request) -> bool:
         """Who leaves waits for the outcome of a message, but not for the next work; and not for long
@@ -380,8 +392,3 @@ class Member:
         loss = found.pop("loss", None)
         metrics = list(found.items()) or ([] if loss is None else [("loss", loss)])
         self._core.evaluated(loss or 0.0, metrics)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._courier.disconnect()
-        self._folder.close()

@@ -1,229 +1,18 @@
-"""test_join.py DGC PROJECT: members in Python that come and go, at a hub in a process of its own."""
+"""test_join.py DGC: members in Python that come and go, at a hub in a process of its own."""
 
-import json
 import os
 import pathlib
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 import threading
-import traceback
 import unittest
 from collections import Counter
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import torch
 
-import torch  # noqa: E402
-
-import dgc  # noqa: E402
-from dgc._hub_address import pin_of  # noqa: E402
-
-DGC, PROJECT = sys.argv[1], pathlib.Path(sys.argv[2])
-EXAMPLES, FEATURES, CLASSES = 480, 12, 4
-torch.set_num_threads(1)
-
-
-def inputs_and_targets():
-    chance = torch.Generator().manual_seed(5)
-    inputs = torch.randn(EXAMPLES, FEATURES, generator=chance)
-    return inputs, (inputs @ torch.randn(FEATURES, CLASSES, generator=chance)).argmax(1)
-
-
-INPUTS, TARGETS = inputs_and_targets()
-
-
-def make_model(width=16, seed=1):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Unflatten(1, (4, 3)),  # a slow member may get one example, which has no variance
-        torch.nn.BatchNorm1d(4),
-        torch.nn.Flatten(),
-        torch.nn.Linear(FEATURES, width),
-        torch.nn.ReLU(),
-        torch.nn.Linear(width, CLASSES),
-    )
-
-
-def loss_of(model, chosen):
-    return torch.nn.functional.cross_entropy(model(INPUTS[chosen]), TARGETS[chosen])
-
-
-def flat(tensors):
-    return torch.cat([t.detach().flatten().float() for t in tensors])
-
-
-class Hub:
-    """`dgc serve`, which may end and come back at the same address."""
-
-    def __init__(self, folder, **options):
-        self.folder, self._port = folder / "run", 0
-        flags = {
-            "lr": 0.1,
-            "workers": 2,
-            "batch": 16,
-            "save-every": 4,
-            "evaluate-every": 10,
-            **options,
-        }
-        words = [f"--{name}={value}" for name, value in flags.items()]
-        self._start("--own-model", "--no-warmup", "--out", self.folder, *words)
-
-    def _start(self, *words):
-        where = ["--address", "127.0.0.1", "--port", str(self._port), "--json"]
-        with open(self.folder.with_name("log"), "a") as log:
-            self.process = subprocess.Popen(
-                [DGC, "serve", *where, *words], stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        said = json.loads(self.process.stdout.readline())
-        self.url, self.pin = said["url"], said["pin"]
-        self._port = int(self.url.rsplit(":", 1)[1])
-        if said["token"]:
-            self.invitation, self.reader = said["token"], said["read_token"]
-
-    def come_back(self):
-        self._start("--resume", self.folder)
-
-    def token(self, name):
-        command = [DGC, "token", "add", name, "--run", self.folder, "--json"]
-        made = subprocess.run(command, check=True, capture_output=True, text=True)
-        return json.loads(made.stdout)["token"]
-
-    def end(self):
-        """What it says at the end of the run."""
-        out, _ = self.process.communicate(timeout=60)
-        return json.loads(out)
-
-    def stop(self):
-        self.process.terminate()
-        return self.end()
-
-    def kill(self):
-        self.process.kill()
-        self.process.communicate()
-
-
-class Worker:
-    """A member in a forked process. It trains as often as it was allowed to, and says by lines of
-    JSON what it does."""
-
-    _ours = set()  # ends of pipes that other workers must not have
-
-    def __init__(self, train, *arguments):
-        allowed, self._allow = os.pipe()
-        heard, say = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                for ours in (self._allow, heard, *Worker._ours):
-                    os.close(ours)
-                train(Place(allowed, say), *arguments)
-                os._exit(0)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)
-        os.close(allowed)
-        os.close(say)
-        Worker._ours |= {self._allow, heard}
-        self._lines = open(heard)
-        self.said = []
-
-    def allow(self, count):
-        os.write(self._allow, b"x" * count)
-
-    def until(self, kind, count=1):
-        """Reads on until it has said so many lines of a kind, from now on."""
-        while count > 0:
-            line = self._lines.readline()
-            if not line:
-                raise AssertionError(f"ended while '{kind}' was waited for: {self.said[-5:]}")
-            self.said.append(json.loads(line))
-            count -= self.said[-1]["kind"] == kind
-        return self.said[-1]
-
-    def signal(self, number):
-        os.kill(self.pid, number)
-
-    def end(self):
-        """Its exit status, and all that it has said."""
-        os.close(self._allow)
-        for line in self._lines:
-            self.said.append(json.loads(line))
-        Worker._ours -= {self._allow, self._lines.fileno()}
-        self._lines.close()
-        return os.waitpid(self.pid, 0)[1], self.said
-
-
-class Place:
-    """A worker's end of its pipes."""
-
-    def __init__(self, allowed, say):
-        self._allowed, self._say = allowed, say
-
-    def say(self, kind, **more):
-        os.write(self._say, (json.dumps({"kind": kind, **more}) + "\n").encode())
-
-    def wait(self):
-        """For permission; at the end of the pipe there is no limit any more."""
-        while True:
-            try:
-                os.read(self._allowed, 1)
-                return
-            except InterruptedError:
-                pass
-
-
-def train(place, hub, token, state, more):
-    """What a user writes, and reports."""
-    os.environ["DGC_TOKEN"] = token
-    seed, inner = more.pop("seed", 1), more.get("inner")
-    model = make_model(seed=seed)
-    evaluated = []
-
-    def evaluate():
-        assert not model.training and not torch.is_grad_enabled()
-        evaluated.append(1)
-        right = (model(INPUTS).argmax(1) == TARGETS).float().mean()
-        return {"accuracy": right, "loss": loss_of(model, slice(None))}
-
-    member = dgc.join(
-        hub.url,
-        model,
-        data=INPUTS,
-        pin=hub.pin,
-        state=state,
-        evaluate=evaluate,
-        say=lambda line: place.say("line", text=line),
-        **more,
-    )
-    for work in member:
-        sequence = member._core.lease[0]
-        place.say("work", sequence=sequence, epoch=work.epoch, indices=work.indices.tolist())
-        place.wait()
-        assert model.training
-        if inner is None:
-            loss = loss_of(model, work.indices)
-            loss.backward()
-        else:
-            for chosen in work.batches(4):
-                member.optimizer.zero_grad()
-                loss = loss_of(model, chosen)
-                loss.backward()
-                member.optimizer.step()
-        member.contribute(loss)
-        place.say("contributed", sequence=sequence)
-    place.say(
-        "end",
-        hash=member.hash(),
-        round=member.round,
-        finished=member.finished,
-        name=member.name,
-        parameters=flat(model.parameters()).tolist(),
-        buffers=flat([model[1].running_mean, model[1].running_var]).tolist(),
-        evaluated=len(evaluated),
-    )
+from members import EXAMPLES, Hub, Worker, flat, loss_of, make_model, train
 
 
 def works_of(said):
@@ -246,13 +35,15 @@ class Join(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
 
-    def hub(self, **options):
-        hub = Hub(self.folder, **options)
+    def hub(self, *switches, **options):
+        hub = Hub(self.folder, *switches, **options)
         self.addCleanup(hub.kill)
         return hub
 
     def worker(self, hub, name, token, **more):
-        return Worker(train, hub, token, self.folder / name, more)
+        worker = Worker(train, hub, token, self.folder / name, more)
+        self.addCleanup(worker.kill)
+        return worker
 
     def ended(self, workers):
         """What all of them have said, when they have ended well."""
@@ -281,7 +72,7 @@ class Join(unittest.TestCase):
                 self.assertEqual(lines[-1][part], next(iter(said.values()))[-1][part])
 
     def test_members_come_and_go(self):
-        hub = self.hub(epochs=3)
+        hub = self.hub("--no-warmup", epochs=3)
         tokens = {name: hub.token(name) for name in "ab"}
         lives = {"a": [], "b": [], "c": []}
         a, b = (self.worker(hub, name, tokens[name]) for name in "ab")
@@ -324,7 +115,7 @@ class Join(unittest.TestCase):
         b.until("work")
 
         ends = self.ended({"a": a, "b": b, "c": c})
-        summary = hub.end()["modes"]["dgc"]
+        summary = hub.stop()["modes"]["dgc"]
         self.assertTrue(summary["finished"])
         self.check_same(ends, summary)
         for name, said in ends.items():
@@ -339,7 +130,86 @@ class Join(unittest.TestCase):
         self.assertEqual(len(lost), 1)
         self.assertEqual([line for line in lives["b"] if "back at" in line.get("text", "")], [])
         self.assertGreater(sum(said[-1]["evaluated"] for said in ends.values()), 0)
-        self.assertGreater(summary["metric"], 0.6)
+        self.assertGreater(summary["metric"], 0.7)
+
+    def test_is_sgd(self):
+        """A member alone, that sends everything: momentum SGD with weight decay, at the hub's rate."""
+        hub = self.hub(
+            "--no-warmup",
+            **{"workers": 1, "ratio": 1, "values": "fp32", "epochs": 0.6},
+            **{"momentum": 0.9, "weight-decay": 0.01, "lr-schedule": "constant"},
+        )
+        said = self.ended({"a": self.worker(hub, "a", hub.invitation, seed=3)})["a"]
+        hub.stop()
+        model = make_model(seed=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, weight_decay=0.01)
+        for line in said:
+            if line["kind"] == "work":
+                optimizer.zero_grad()
+                loss_of(model, line["indices"]).backward()
+                optimizer.step()
+        last = torch.tensor(said[-1]["parameters"])
+        self.assertGreater((last - flat(make_model(seed=3).parameters())).abs().max(), 0.05)
+        torch.testing.assert_close(last, flat(model.parameters()), rtol=1e-4, atol=1e-5)
+        self.assertEqual(said[-1]["name"], os.uname().nodename.split(".")[0])
+
+    def test_local_steps(self):
+        """The optimizer's state comes back with the residual."""
+        hub = self.hub(mode="dgc-local", **{"local-steps": 5}, batch=8, lr=0.01, epochs=6)
+        tokens = {name: hub.token(name) for name in "ab"}
+        inner = torch.optim.AdamW
+        a, b = (self.worker(hub, name, tokens[name], inner=inner) for name in "ab")
+        for worker in (a, b):
+            worker.allow(6)
+        for worker in (a, b):
+            worker.until("work", 7)
+        a.kill()
+        a = self.worker(hub, "a", tokens["a"], inner=inner)
+        steps = a.until("work")["steps"]
+        self.assertGreaterEqual(steps, 4)
+        said = self.ended({"a": a, "b": b})
+        summary = hub.stop()["modes"]["dgc-local"]
+        self.check_same(said, summary)
+        self.assertGreater(summary["metric"], 0.8)
+        # Fewer at the end of an epoch.
+        counts = [len(line["indices"]) for line in said["b"] if line["kind"] == "work"]
+        self.assertEqual(max(counts), 5 * 4)
+
+    def test_private_data(self):
+        """The hub says only how many; each member goes through its own data, in an order of its own."""
+        hub = self.hub("--private-data", steps=40)
+        a, b = (self.worker(hub, name, hub.token(name)) for name in "ab")
+        said = self.ended({"a": a, "b": b})
+        self.check_same(said, hub.stop()["modes"]["dgc"])
+        seen = [i for line in said["a"] if line["kind"] == "work" for i in line["indices"]]
+        self.assertEqual(len(set(seen[:EXAMPLES])), min(len(seen), EXAMPLES))
+
+    def test_leaving_without_a_hub(self):
+        hub = self.hub(epochs=3)
+        token = hub.token("a")
+        a = self.worker(hub, "a", token)
+        a.until("work")
+        hub.kill()
+        a.allow(1)
+        a.until("contributed")
+        while "trying again" not in a.until("line")["text"]:
+            pass
+        a.signal(signal.SIGTERM)
+        while "leaves after" not in a.until("line")["text"]:
+            pass
+        a.signal(signal.SIGTERM)  # a second one ends at once
+        self.assertEqual(a.end()[0], signal.SIGTERM)
+        # The first one alone is patient, but not for ever. What is on its way stays.
+        hub.come_back()
+        a = self.worker(hub, "a", token, patience=0.5)
+        a.until("work")
+        hub.kill()
+        a.allow(1)
+        a.until("contributed")
+        a.signal(signal.SIGINT)
+        status, said = a.end()
+        self.assertEqual(status, 0)
+        self.assertIn("the hub does not answer: what is not sent stays in", said[-2]["text"])
 
 
 if __name__ == "__main__":
