@@ -20,6 +20,7 @@ import torch
 
 import dgc
 import dgc._core as core
+from dgc._hub_model import HubModel
 from dgc._hub_order import Order, Work
 from members import EXAMPLES, INPUTS, TARGETS, Hub, loss_of, make_model
 
@@ -46,6 +47,50 @@ class Orders(unittest.TestCase):
             [b.tolist() for b in work.batches()], [GOLDEN[1:4], GOLDEN[4:7], GOLDEN[7:]]
         )
         self.assertEqual([len(b) for b in work.batches(5)], [5, 2])
+
+
+class Replica:
+    """Of a HubMember, what HubModel looks at."""
+
+    def __init__(self, model):
+        self.tensors = [torch.zeros(p.numel()) for p in model.parameters()]
+        self.averages = torch.full((8,), 2.0)
+
+    def parameters(self):
+        return [(t.data_ptr(), t.numel()) for t in self.tensors]
+
+    def buffers(self):
+        return self.averages.data_ptr(), self.averages.numel()
+
+
+class Buffers(unittest.TestCase):
+    def test_own_until_the_next_average(self):
+        norm = torch.nn.BatchNorm1d(4)
+        model, replica = HubModel(norm, True), Replica(norm)
+        model.take(replica)
+        self.assertEqual(model.flat_buffers().tolist(), [2.0] * 8)
+        norm.running_mean.fill_(3.0)
+        model.take(replica)
+        self.assertEqual(model.flat_buffers().tolist(), [3.0] * 4 + [2.0] * 4)
+        model.take(replica, with_buffers=True)  # to evaluate, and at the end
+        self.assertEqual(model.flat_buffers().tolist(), [2.0] * 8)
+        norm.running_mean.fill_(3.0)
+        replica.averages.fill_(4.0)
+        model.take(replica)
+        self.assertEqual(model.flat_buffers().tolist(), [4.0] * 8)
+
+    def test_which(self):
+        """Counters, and what is not saved with a model, are each member's own."""
+        norm = torch.nn.BatchNorm1d(4)
+        norm.register_buffer("mask", torch.full((2,), float("-inf")), persistent=False)
+        norm.register_buffer("table", torch.ones(2, dtype=torch.float16))
+
+        def names(wanted):
+            return [name for name, _ in HubModel(norm, wanted).buffers]
+
+        self.assertEqual(names(True), ["running_mean", "running_var", "table"])
+        self.assertEqual(names(["running_var"]), ["running_var"])
+        self.assertEqual(names(False), [])
 
 
 class Texts(unittest.TestCase):
@@ -154,7 +199,8 @@ class Refused(unittest.TestCase):
         cls.addClassCleanup(cls.hub.kill)
         cls.token = cls.hub.token("first")
         # The model of the run is the first member's.
-        cls.first = cls.join(None, state=cls.folder / "first")
+        with mock.patch.dict(os.environ, DGC_TOKEN=cls.token):
+            cls.first = cls.join(cls, state=cls.folder / "first")
         cls.addClassCleanup(cls.first.close)
         next(iter(cls.first))
 
@@ -162,9 +208,8 @@ class Refused(unittest.TestCase):
         os.environ["DGC_TOKEN"] = self.token
 
     def join(self, **other):
-        os.environ.setdefault("DGC_TOKEN", Refused.token)
-        folder = Refused.folder / f"state-{len(os.listdir(Refused.folder))}"
-        given = {"url": Refused.hub.url, "pin": Refused.hub.pin, "data": EXAMPLES, "state": folder}
+        folder = self.folder / f"state-{len(os.listdir(self.folder))}"
+        given = {"url": self.hub.url, "pin": self.hub.pin, "data": EXAMPLES, "state": folder}
         given.update({"model": make_model(), "say": lambda line: None}, **other)
         return dgc.join(given.pop("url"), given.pop("model"), **given)
 
@@ -201,11 +246,7 @@ class Refused(unittest.TestCase):
 
     def test_token(self):
         del os.environ["DGC_TOKEN"]
-        # join() of the tests would set it.
-        with self.assertRaisesRegex(dgc.Error, "DGC_TOKEN: is not set"):
-            dgc.join(
-                self.hub.url, make_model(), data=8, pin=self.hub.pin, state=self.folder / "none"
-            )
+        self.invalid("DGC_TOKEN", "is not set")
         for text, problem in (
             ("first.0123", "is unknown or revoked"),
             ("two words", "has no token"),
@@ -216,6 +257,27 @@ class Refused(unittest.TestCase):
         self.refused("io", "absent", "cannot be read: No such file", token_file="absent")
         os.environ["DGC_TOKEN"] = self.hub.reader
         self.invalid("token 'look'", "is for looking at the run only")
+
+    def test_invitation(self):
+        """It is exchanged once. Where the token that was kept is of no use any more, again."""
+        os.environ["DGC_TOKEN"] = self.hub.invitation
+        state = self.folder / "invited"
+
+        def name():
+            member = self.join(name="guest", state=state)
+            member.close()
+            return member.name
+
+        self.assertEqual([name(), name()], ["guest", "guest"])
+        kept = state / "token"
+        text = kept.read_text()
+        del os.environ["DGC_TOKEN"]
+        self.assertEqual(name(), "guest")
+        kept.write_text("guest.0123")
+        self.invalid("token", "is unknown or revoked", state=state)
+        os.environ["DGC_TOKEN"] = self.hub.invitation
+        self.assertEqual(name(), "guest-2")
+        self.assertNotEqual(kept.read_text(), text)
 
     def test_model_and_data(self):
         code = "configuration_mismatch"
