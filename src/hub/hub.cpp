@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "dgc/error.h"
 #include "dgc/version.h"
@@ -464,6 +465,7 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
     if (leases) {
       const std::int64_t lost = leases->held_by(name);
       leases->release_after(name, resume_from);
+      news = true;
       if (lost > leases->held_by(name) && !guest.line.revoked_after) {
         note(name, fmt::format("came back from what it had saved at message {}", resume_from), now);
       }
@@ -655,6 +657,7 @@ Response Hub::Impl::leave(const std::string& name, const Packet& packet, double 
   if (packet.head.contains("saved")) set_saved(name, whole_number(packet.head, "saved"));
   Guest& guest = guests[name];
   if (leases) leases->release_after(name, guest.line.saved);
+  news = true;
   keep_leases(name);
   guest.here = false;
   sessions.erase(guest.session);
@@ -822,10 +825,13 @@ double Hub::tick(double now) {
     impl_->close_all_due(now);
     next = std::min(next, impl_->lost_members(now));
   });
-  impl_->answer_waiting(now, /*all=*/false);
-  for (const auto& waiting : impl_->waiting) {
-    next = std::min(next, waiting.since + impl_->options.poll);
+  // They are in the order in which they began to wait.
+  const auto& waiting = impl_->waiting;
+  const auto first = [&] { return waiting.front().since + impl_->options.poll; };
+  if (std::exchange(impl_->news, false) || (!waiting.empty() && first() <= now)) {
+    impl_->answer_waiting(now, /*all=*/false);
   }
+  if (!waiting.empty()) next = std::min(next, first());
   if (const auto look = impl_->rounds.next_look()) next = std::min(next, *look);
   return std::max(next, now + 0.001);
 }

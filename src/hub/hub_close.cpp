@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/file.h"
 #include "dgc/error.h"
@@ -296,6 +297,7 @@ void Hub::Impl::close(double now) {
   if (selected) selector->commit();
   replica->apply(commit);
   examples = line.examples;
+  news = true;
   inside.clear();
   const std::uint64_t round = commit.round;
   if (plan.evaluate_every > 0 && round % plan.evaluate_every == 0) evaluation_due = round;
@@ -311,6 +313,8 @@ void Hub::Impl::close_all_due(double now) {
       finish_if_done(now);
     }
     finish_if_done(now);
+    // With a thousand members, asking for each of them at each message would be most of the work.
+    if (!std::exchange(news, false)) continue;
     answer_waiting(now, /*all=*/false);  // who is to evaluate now is not waited for any more
   } while (due());
 }
@@ -324,6 +328,7 @@ void Hub::Impl::finish_if_done(double now) {
   write_snapshot();
   journal.set_fact("finished", "yes");
   done = true;
+  news = true;
   const auto evaluated = journal.evaluations();
   if (evaluated.empty() || evaluated.back().round < rounds.closed()) {
     evaluation_due = rounds.closed();
@@ -349,6 +354,7 @@ double Hub::Impl::lost_members(double now) {
     }
     // What it did and has not saved is done by others: it must not come in any more.
     leases->release_after(name, guest.line.saved);
+    news = true;
     guest.line.revoked_after = guest.line.saved;
     sessions.erase(guest.session);
     guest.session.clear();

@@ -64,6 +64,9 @@ struct Hub::Impl {
   };
   std::list<Waiting> waiting;
   std::uint64_t last_id = 0;
+  /// Something has happened that those who wait may have to hear: a commit, the end, leases that
+  /// were given back.
+  bool news = false;
 
   std::uint64_t evaluation_due = 0;  // a round after which somebody is to evaluate; 0: none
   std::uint64_t examples = 0;        // in all commits
