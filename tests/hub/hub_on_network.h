@@ -104,6 +104,14 @@ class Line {
   Line& operator=(const Line&) = delete;
 
   int handle() const noexcept { return socket_; }
+  /// Nothing more is sent.
+  void finish() const { ::shutdown(socket_, SHUT_WR); }
+  /// All that comes until the end.
+  std::string rest() {
+    while (more()) {
+    }
+    return std::exchange(kept_, {});
+  }
   void close() {
     if (socket_ >= 0) ::close(std::exchange(socket_, -1));
   }

@@ -1,6 +1,8 @@
 // The hub on real sockets: what strangers, members with mistakes and broken HTTP get.
 #include <openssl/ssl.h>
 
+#include <random>
+
 #include "dgc/version.h"
 #include "hub_on_network.h"
 
@@ -430,6 +432,57 @@ TEST(Server, AnOldConnectionThatEndsDoesNotEndItsMember) {
   EXPECT_LE(round[4].get<double>(), std::chrono::duration<double>(now - begun).count() + 1.0);
   hub.end();
   for (const auto& event : hub.journal.events(100)) EXPECT_NE(event.what, "connection lost");
+}
+
+TEST(Server, ChangedRequestsDisturbNobody) {
+  HubOnNetwork hub({.server = {.patience = {.refusal = 0.0}}});
+  Line member(hub.port);
+  const std::string session = joined(hub, member, "a");
+  std::vector<std::string> originals;
+  for (const auto& [path, body] :
+       {std::pair("/v1/join", hub::write_packet(join_head())),
+        std::pair("/v1/wait", wait_request("0")), std::pair("/v1/round", wait_request("0")),
+        std::pair("/v1/enroll", hub::write_packet({{"name", "n"}}))}) {
+    originals.push_back("POST " + std::string(path) +
+                        " HTTP/1.1\r\nHost: h\r\nAuthorization: " + "Bearer " + hub.tokens["b"] +
+                        "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                        std::string(reinterpret_cast<const char*>(body.data()), body.size()));
+  }
+  originals.push_back("GET /v1/commits?after=0 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " +
+                      hub.tokens["b"] + "\r\n\r\n");
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t n) { return random() % n; };
+  int answered = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string text = originals[below(originals.size())];
+    for (std::size_t n = 1 + below(6); n > 0; --n) {
+      const std::size_t at = below(text.size());
+      switch (below(4)) {
+        case 0:
+          text[at] = static_cast<char>(below(256));
+          break;
+        case 1:
+          text.erase(at, 1 + below(8));
+          break;
+        case 2:
+          text.insert(at, text.substr(below(text.size()), below(40)));
+          break;
+        default:
+          text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+      }
+    }
+    Line line(hub.port);
+    line.send(text);
+    line.finish();
+    answered += line.rest().starts_with("HTTP/1.1 ") ? 1 : 0;
+    if (i % 500 == 0) {
+      member.get("/v1/run", hub.tokens["a"]);
+      EXPECT_EQ(member.answer().status, 200);
+    }
+  }
+  EXPECT_GT(answered, 500);
+  member.post("/v1/wait", hub.tokens["a"], wait_request(session));
+  EXPECT_EQ(member.answer().status, 200);
 }
 
 /// TLS by OpenSSL itself.
