@@ -16,6 +16,7 @@ void add_sizes(CLI::App& app);
 void add_serve(CLI::App& app);
 void add_join(CLI::App& app);
 void add_token(CLI::App& app);
+void add_export(CLI::App& app);
 void add_status(CLI::App& app);
 
 }  // namespace dgc::app

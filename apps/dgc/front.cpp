@@ -61,6 +61,7 @@ std::vector<std::string> own_arguments() {
 int train_as_rank(const TrainJob&, int) { start_anew("train"); }
 int train_in_threads(const TrainJob&, int) { start_anew("train"); }
 int join_here(const JoinJob&) { start_anew("join"); }
+void export_run(const ExportJob&) { start_anew("export"); }
 hub::Bytes initial_parameters(const fs::path&) { start_anew("serve --from"); }
 
 }  // namespace dgc::app

@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
       "  dgc join URL                            train with others, over a hub\n"
       "  dgc status URL                          show how a hub's run is going\n"
       "  dgc token                               let people in, or not any more\n"
+      "  dgc export RUN                          go on without the hub, with dgc train\n"
       "  dgc plan                                predict whether compression pays on your network\n"
       "  dgc report RUN...                       compare training runs, as a table and a page\n"
       "  dgc data                                list and check data sets for training\n"
@@ -84,6 +85,7 @@ int main(int argc, char** argv) {
   dgc::app::add_join(app);
   dgc::app::add_status(app);
   dgc::app::add_token(app);
+  dgc::app::add_export(app);
   dgc::app::add_plan(app);
   dgc::app::add_report(app);
   dgc::app::add_data(app);

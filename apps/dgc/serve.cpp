@@ -325,9 +325,10 @@ void add_serve(CLI::App& app) {
                    "Rounds after which members save what they have not sent")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000));
-  command->add_option("--snapshot-every", o->choices.snapshot_every,
-                      "Rounds after which the hub saves all parameters; commits are kept since the "
-                      "last but one")
+  command
+      ->add_option("--snapshot-every", o->choices.snapshot_every,
+                   "Rounds after which the hub saves all parameters; commits are kept since the "
+                   "last but one")
       ->capture_default_str()
       ->check(CLI::Range(std::uint64_t{1}, std::uint64_t{1} << 40));
   command->add_option("--certificate", o->certificate,

@@ -39,6 +39,15 @@ struct JoinJob {
 /// A member of a hub's run. Returns the exit status.
 int join_here(const JoinJob& job);
 
+struct ExportJob {
+  std::filesystem::path run, out;
+  std::string own_settings = "{}";  ///< JSON
+  bool quiet = false;
+};
+
+/// Writes a hub's run as one of `dgc train`.
+void export_run(const ExportJob& job);
+
 /// Parameters and buffers of a checkpoint of `dgc train`, as hub::kInitialFile has them: the newest
 /// in RUN/MODE/checkpoints. Throws Error.
 hub::Bytes initial_parameters(const std::filesystem::path& checkpoints);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <limits>
 #include <optional>
 
@@ -73,6 +74,29 @@ Audit audit(const std::filesystem::path& folder) {
   }
   found.hash = replica.hash();
   return found;
+}
+
+SavedRun saved_run(const std::filesystem::path& folder) {
+  Journal journal(folder / kJournalFile, /*create=*/false);
+  const auto snapshots = journal.snapshots();
+  if (snapshots.empty()) {
+    throw Error(ErrorCode::io, "export", folder.string(), "has no parameters yet",
+                "wait until a member has joined");
+  }
+  const MappedFile file(folder / snapshots.front().second);
+  SavedRun run{.replica = replica_of(file.contents())};
+  const Packet packet = read_packet(file.contents());
+  if (packet.blobs.size() > Replica::first_extra()) {
+    const auto bytes = packet.blob(Replica::first_extra());
+    run.residual.resize(bytes.size() / sizeof(float));
+    if (!run.residual.empty()) std::memcpy(run.residual.data(), bytes.data(), bytes.size());
+  }
+  for (const CommitLine& line : journal.commits(std::numeric_limits<std::size_t>::max())) {
+    run.last_round = line.round;
+    if (line.round <= run.replica.round()) run.examples = line.examples;
+  }
+  if (const auto positions = journal.fact("positions")) run.positions = std::stoll(*positions);
+  return run;
 }
 
 }  // namespace dgc::hub

@@ -1,10 +1,14 @@
-// Does a hub's run again from what it has written down: from the oldest snapshot, commit by commit.
+// What a hub has written down: its run done again from the oldest snapshot, commit by commit, and
+// the newest snapshot for those who go on without the hub.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+#include <vector>
+
+#include "hub/replica.h"
 
 namespace dgc::hub {
 
@@ -28,5 +32,18 @@ struct Audit {
 /// are those of every hash and of every snapshot. `folder` has the journal. Throws Error that says
 /// what does not hold.
 Audit audit(const std::filesystem::path& folder);
+
+/// A run as its newest snapshot has it.
+struct SavedRun {
+  Replica replica;
+  /// Of the hub, which selects: what it has received and not sent, of all tensors one after the
+  /// other; or empty.
+  std::vector<float> residual;
+  std::uint64_t last_round = 0;  ///< that is in the journal
+  std::uint64_t examples = 0;    ///< in the commits up to the snapshot
+  std::int64_t positions = 0;    ///< in an epoch; 0: data are private
+};
+/// Throws Error(io) where nobody has given parameters yet.
+SavedRun saved_run(const std::filesystem::path& folder);
 
 }  // namespace dgc::hub

@@ -528,27 +528,27 @@ Response Hub::Impl::initial(const std::string& name, const Packet& packet, doubl
 }
 
 Hub::Impl::News Hub::Impl::news_after(std::uint64_t round) const {
-  News news;
+  News missed;
   const std::uint64_t last = rounds.closed();
   // `round` is what a member says, and may be any number: one is added to those below `last` alone.
-  if (round >= last) return news;
+  if (round >= last) return missed;
   const auto first = journal.first_commit();
-  news.snapshot = !first || *first > round + 1;
+  missed.snapshot = !first || *first > round + 1;
   // Who has missed many on a slow link would never get up with the others by commits alone.
   if (round + 1 < last && journal.commit_bytes(round, last) > 4 * parameters()) {
-    news.snapshot = true;
+    missed.snapshot = true;
   }
   std::size_t size = 0;
-  for (std::uint64_t r = round; !news.snapshot && r < last && size < kMostBytesOfCommits; ++r) {
-    news.commits.push_back(*journal.commit_packet(r + 1));
-    size += news.commits.back().size();
+  for (std::uint64_t r = round; !missed.snapshot && r < last && size < kMostBytesOfCommits; ++r) {
+    missed.commits.push_back(*journal.commit_packet(r + 1));
+    size += missed.commits.back().size();
   }
-  return news;
+  return missed;
 }
 
 Response Hub::Impl::commits(std::uint64_t after) const {
-  const News news = news_after(after);
-  return packet_response({{"round", rounds.closed()}, {"snapshot", news.snapshot}}, news.blobs());
+  const News missed = news_after(after);
+  return packet_response({{"round", rounds.closed()}, {"snapshot", missed.snapshot}}, missed.blobs());
 }
 
 std::shared_ptr<const Bytes> Hub::Impl::snapshot() {
@@ -757,9 +757,9 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
   if (const auto found = rounds.members().find(name); found != rounds.members().end()) {
     head["outcome_round"] = found->second.outcome_round;
   }
-  News news;
+  News missed;
   if (outcome != Outcome::open) {
-    news = news_after(have);
+    missed = news_after(have);
     const HubPlan::Pace now_due = pace();
     head["lease"] = {{"sequence", lease.sequence},
                      {"epoch", lease.epoch},
@@ -773,7 +773,7 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                        (leases && leases->all_taken());
     head["buffers"] = !replica->buffers().empty() && asked;
     const bool evaluates =
-        evaluation_due != 0 && (lease.count > 0 || done) && have + news.commits.size() >= last;
+        evaluation_due != 0 && (lease.count > 0 || done) && have + missed.commits.size() >= last;
     head["evaluate"] = evaluates;
     if (evaluates) {
       evaluation_due = 0;
@@ -783,8 +783,8 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
     if (idle) rounds.idle(name);
     if (evaluates) rounds.depart(name);  // nobody waits for it meanwhile
   }
-  head["snapshot"] = news.snapshot;
-  Response response = packet_response(head, news.blobs());
+  head["snapshot"] = missed.snapshot;
+  Response response = packet_response(head, missed.blobs());
   guests.at(name).line.bytes_down += response.body->size();
   bytes_down += response.body->size();
   return response;

@@ -30,6 +30,9 @@ class Replica {
   /// it has another hash of the parameters; those of messages.
   void apply(const Commit& commit);
 
+  /// Of weight decay, or of the sum; empty where the terms need none.
+  std::span<const float> momentum() const noexcept { return momentum_; }
+
   std::uint64_t hash() const;
 
   /// A packet with everything. `extra` are byte strings of the caller's own.

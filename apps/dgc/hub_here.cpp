@@ -1,4 +1,4 @@
-// `dgc-torch join`: the part that computes.
+// `dgc-torch join` and `dgc-torch export`: the parts that need libtorch.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -7,6 +7,7 @@
 #include "process/tuning.h"
 #include "torch_part.h"
 #include "train/console.h"
+#include "train/hub_export.h"
 
 namespace dgc::app {
 
@@ -32,6 +33,11 @@ int join_here(const JoinJob& job) {
   }
   if (joined.finished) return 0;
   return process::stopped_by(process::stop_signal != 0 ? process::stop_signal : SIGTERM);
+}
+
+void export_run(const ExportJob& job) {
+  train::Console console(job.quiet);
+  train::export_hub_run(job.run, job.out, nlohmann::json::parse(job.own_settings), console);
 }
 
 }  // namespace dgc::app
