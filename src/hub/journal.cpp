@@ -280,8 +280,8 @@ void Journal::drop_commits(std::uint64_t up_to) {
 std::vector<CommitLine> Journal::commits(std::size_t most) {
   const auto last = last_commit();
   if (!last) return {};
-  const std::uint64_t each =
-      std::max<std::uint64_t>(1, last->round / std::max<std::size_t>(most, 1));
+  const std::uint64_t parts = std::max<std::size_t>(most, 1);
+  const std::uint64_t each = std::max<std::uint64_t>(1, (last->round + parts - 1) / parts);
   Statement query(database_.get(),
                   std::string(kFigures) + "WHERE round % ? = 0 OR round = ? ORDER BY round");
   query.bind(each).bind(last->round);

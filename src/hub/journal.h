@@ -95,7 +95,7 @@ class Journal {
   std::optional<std::uint64_t> first_commit();
   /// Drops packets of rounds up to this one.
   void drop_commits(std::uint64_t up_to);
-  /// At most `most` of them, evenly spread, and the last.
+  /// At most `most` of them, evenly spread, and beside them the last.
   std::vector<CommitLine> commits(std::size_t most);
   std::optional<CommitLine> last_commit();
 

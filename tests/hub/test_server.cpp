@@ -338,6 +338,17 @@ TEST(Server, AConnectionThatEndsTellsTheRound) {
   until(hub, [](const nlohmann::json& now) { return now["active"] == 0; });
 }
 
+TEST(Journal, ACurveHasSoManyPointsAndTheLast) {
+  const TemporaryFolder folder;
+  hub::Journal journal(folder.path() / "j", true);
+  for (std::uint64_t round = 1; round <= 59; ++round) {
+    journal.add_commit({.round = round}, {}, {});
+    const auto lines = journal.commits(10);
+    EXPECT_LE(lines.size(), 11u) << round;
+    EXPECT_EQ(lines.back().round, round);
+  }
+}
+
 TEST(Server, WhatTheHubAcknowledgesIsOnItsDisk) {
   HubOnNetwork hub;
   Line line(hub.port);
