@@ -548,7 +548,8 @@ Hub::Impl::News Hub::Impl::news_after(std::uint64_t round) const {
 
 Response Hub::Impl::commits(std::uint64_t after) const {
   const News missed = news_after(after);
-  return packet_response({{"round", rounds.closed()}, {"snapshot", missed.snapshot}}, missed.blobs());
+  return packet_response({{"round", rounds.closed()}, {"snapshot", missed.snapshot}},
+                         missed.blobs());
 }
 
 std::shared_ptr<const Bytes> Hub::Impl::snapshot() {

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "compress/decay.h"
 #include "dgc/sgd.h"
 #include "torch/buffers.h"
-#include "compress/decay.h"
 #include "torch/parameters.h"
 #include "torch/pipeline.h"
 

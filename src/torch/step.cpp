@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cmath>
 
-#include "engine/ended.h"
 #include "compress/decay.h"
+#include "engine/ended.h"
 #include "torch/describe.h"
 #include "torch/sgd_impl.h"
 
