@@ -19,6 +19,7 @@
 #include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "dgc/error.h"
 #include "dgc/version.h"
@@ -275,7 +276,6 @@ void Client::disconnect() noexcept { impl_->disconnect(); }
 Bytes Courier::carry(const Ask& ask, const Client::Stop& stop) {
   static thread_local std::minstd_rand chance{std::random_device{}()};
   double pause = kFirstPause;
-  bool failed = false;
   while (!stop()) {
     std::string why;
     try {
@@ -283,7 +283,7 @@ Bytes Courier::carry(const Ask& ask, const Client::Stop& stop) {
       if (answer.status == 429 || answer.status >= 500) {
         why = fmt::format("the hub answers {}", answer.status);
       } else {
-        if (failed) say_("the hub is there again");
+        if (std::exchange(failing_, false)) say_("the hub is there again");
         seconds_ = answer.seconds;
         return std::move(answer.body);
       }
@@ -291,7 +291,7 @@ Bytes Courier::carry(const Ask& ask, const Client::Stop& stop) {
       if (stop()) break;
       why = error.what();
     }
-    failed = true;
+    failing_ = true;
     const double wait = pause * std::uniform_real_distribution<>(0.75, 1.25)(chance);
     say_(fmt::format("{}; trying again in {:.1f} s", why, wait));
     const auto until = Clock::now() + std::chrono::duration<double>(wait);

@@ -69,12 +69,15 @@ class Courier {
   /// The body of the answer, which may be an error of the hub's; empty where `stop` said so. Throws
   /// Error as Client does.
   Bytes carry(const Ask& ask, const Client::Stop& stop);
+  /// Whether the last attempt had no answer.
+  bool failing() const noexcept { return failing_; }
   /// From the last request to its answer.
   double seconds() const noexcept { return seconds_; }
 
  private:
   Client& client_;
   Say say_;
+  bool failing_ = false;
   double seconds_ = 0.0;
 };
 

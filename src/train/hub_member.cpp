@@ -33,8 +33,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using hub::Todo;
 
-/// For an answer to the last words of a member that leaves.
+/// For an answer to the last words of a member that leaves; and where the hub seems to be away.
 constexpr auto kGoodBye = std::chrono::seconds(40);
+constexpr auto kShortGoodBye = std::chrono::seconds(5);
 
 struct Tensors {
   std::vector<torch::Tensor> tensors;
@@ -110,6 +111,10 @@ class HubMember {
  private:
   bool stops() const { return request_.stop != nullptr && *request_.stop != 0; }
 
+  bool has_waited() const {
+    return Clock::now() - *leaving_since_ > (courier_.failing() ? kShortGoodBye : kGoodBye);
+  }
+
   void begin(const hub::RunFacts& facts) {
     MemberRun run = member_run(facts.settings);
     if (run.own_model) {
@@ -161,9 +166,9 @@ class HubMember {
       leave();
       // A message is worth waiting for; the next lease is not.
       if (ask.waits && !member_->is_outstanding()) return true;
-      return Clock::now() - *leaving_since_ > kGoodBye;
+      return has_waited();
     });
-    if (answer.empty() && Clock::now() - *leaving_since_ <= kGoodBye) return true;
+    if (answer.empty() && !has_waited()) return true;
     if (answer.empty()) {
       joined_.told = false;
       console_.say("the hub does not answer: what is not sent stays in " + request_.state.string() +
