@@ -340,8 +340,10 @@ void Hub::Impl::finish_if_done(double now) {
 }
 
 double Hub::Impl::lost_members(double now) {
-  double next = now + 60.0;
   if (!started) started = now;
+  // Not at each message: with a thousand members that takes longer than the rest.
+  if (now < look_for_lost) return look_for_lost;
+  double next = now + std::min(60.0, 0.1 * options.lost_after);
   for (auto& [name, guest] : guests) {
     if (!leases || !leases->has_any(name)) continue;
     const bool silent = !rounds.members().contains(name) || !rounds.members().at(name).active;
@@ -361,7 +363,7 @@ double Hub::Impl::lost_members(double now) {
     keep_leases(name);
     note(name, "was silent for long: others do what it has not saved", now);
   }
-  return next;
+  return look_for_lost = next;
 }
 
 void Hub::Impl::write_snapshot() {

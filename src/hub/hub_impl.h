@@ -76,6 +76,7 @@ struct Hub::Impl {
   double epoch_evaluated = 0.0;
   double clock_offset = 0.0;      // seconds since 1970 at time 0
   std::optional<double> started;  // the first tick
+  double look_for_lost = 0.0;     // when to look next for members that are silent
 
   nlohmann::json looked_at;           // the status, for those who ask at the same time
   double looked = -1e9;               // when
