@@ -88,7 +88,7 @@ TEST(HubPace, AMessageThatIsTooOldIsTakenBackAndItsContentComesLater) {
   const std::uint64_t before = toy->committed("d");
   toy->local->stall("d", 1.0);
   ASSERT_TRUE(toy->run_until(
-      10.0, [&] { return toy->member("d").last_outcome() == hub::Outcome::taken_back; }));
+      1.5, [&] { return toy->member("d").last_outcome() == hub::Outcome::taken_back; }));
   ASSERT_TRUE(toy->run_until(10.0, [&] { return toy->committed("d") > before; }));
   ASSERT_TRUE(toy->finish());
   EXPECT_EQ(toy->lost("d"), 0u);
