@@ -156,6 +156,19 @@ class CommandLine(unittest.TestCase):
                       ["--values", "int8"], ["--indices", "runs"], ["--shapes", "single"], ["--ratio", "1"]):
             self.assertIn("verified", self.succeeds(*common, "--kind", "gaussian", *extra))
 
+    def test_bench_hub(self) -> None:
+        common = ["bench", "hub", "--members", "2,5", "--elements", "2000", "--ratio", "0.01", "--rounds", "3", "--quiet"]
+        results = json.loads(self.succeeds(*common, "--json"))
+        self.assertEqual([(r["members"], r["down"]) for r in results],
+                         [(2, "forward"), (2, "select"), (5, "forward"), (5, "select")])
+        for r in results:
+            self.assertEqual(r["members_in_a_round"], r["members"])
+            for key in ("hub_ms_per_round", "rounds_per_second_of_hub", "bytes_up_per_message", "bytes_down_per_message"):
+                self.assertGreater(r[key], 0.0, key)
+        self.assertIn("hub ms/round", self.succeeds(*common, "--down", "select"))
+        self.fails(1, *common, "--down", "up", says="forward")
+        self.fails(2, "bench", "hub", "--members", "0", says="--members")
+
     def test_bench_input(self) -> None:
         path = self.samples / "gradient.f32"
         path.write_bytes(b"\x00\x00\x80\x3f\x00\x00\x00\xc0" * 5000)
