@@ -110,7 +110,8 @@ browser: build
 
 # Killing and resuming, again and again.
 storm: build
-	@DGC_STORM=1 ctest --preset release -R '^(kill_and_resume|train_resume|train_local)$$'
+	@DGC_STORM=1 DGC_CHURN_SEEDS=1000 ctest --preset release \
+	  -R '^(kill_and_resume|train_resume|train_local|HubChurn.*)$$'
 
 # Breaks the code in ways that tests have to notice.
 mutations:

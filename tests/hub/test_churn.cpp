@@ -1,6 +1,6 @@
 // Members and the hub are killed, cut off, stalled, healed and joined at random, at moments that
-// the seed decides. Whatever happens, the promises of toy.h hold at the end. DGC_STORM=1: many
-// more.
+// the seed decides. Whatever happens, the promises of toy.h hold at the end. DGC_CHURN_SEEDS says
+// how many seeds, DGC_CHURN_SEED names one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -123,13 +123,13 @@ class Churn {
 };
 
 TEST(HubChurn, PromisesHoldWhateverHappens) {
-  const char* const storm = std::getenv("DGC_STORM");
-  const bool many = storm != nullptr && std::string_view(storm) == "1";
-  const char* const one = std::getenv("DGC_CHURN_SEED");
-  const auto first = static_cast<std::uint32_t>(one != nullptr ? std::atoi(one) : 1);
-  const auto count = static_cast<std::uint32_t>(one != nullptr ? 1
-                                                : many         ? 1000
-                                                               : test::repeats(60, 10));
+  const auto number = [](const char* name, int usual) {
+    const char* const text = std::getenv(name);
+    return static_cast<std::uint32_t>(text != nullptr ? std::atoi(text) : usual);
+  };
+  const bool one = std::getenv("DGC_CHURN_SEED") != nullptr;
+  const std::uint32_t first = number("DGC_CHURN_SEED", 1);
+  const std::uint32_t count = one ? 1 : number("DGC_CHURN_SEEDS", test::repeats(60, 10));
   for (std::uint32_t seed = first; seed < first + count; ++seed) {
     SCOPED_TRACE(fmt::format("DGC_CHURN_SEED={}", seed));
     try {
