@@ -128,7 +128,6 @@ std::string host_for_others(const Options& o) {
 }
 
 std::optional<hub::Identity> identity_for(const Options& o, const fs::path& folder) {
-  check_insecure("serve", o.address, o.insecure, o.insecure_anywhere);
   if (o.certificate.empty() != o.key.empty()) {
     refuse(o.key.empty() ? "--certificate" : "--key", "comes with the other of the two",
            "give both --certificate and --key, or none: then the hub makes its own");
@@ -137,6 +136,39 @@ std::optional<hub::Identity> identity_for(const Options& o, const fs::path& fold
   if (!o.certificate.empty()) return hub::Identity{.certificate = o.certificate, .key = o.key};
   return hub::identity_in(folder);
 }
+
+/// A new run that cannot be served (its port is taken, say) leaves nothing behind.
+class NewFolder {
+ public:
+  NewFolder(fs::path folder, std::string mode, bool is_new)
+      : folder_(std::move(folder)), mode_(std::move(mode)), undo_(is_new) {
+    if (!is_new) return;
+    made_ = !fs::exists(folder_);
+    if (fs::exists(folder_ / kHubFolder)) {
+      undo_ = false;
+      throw Error(ErrorCode::io, "serve", folder_.string(), "has a run already",
+                  "go on with --resume, or choose another --out");
+    }
+    train::begin_run(folder_);
+  }
+  ~NewFolder() {
+    if (!undo_) return;
+    std::error_code error;
+    fs::remove_all(folder_ / kHubFolder, error);
+    for (const char* file : {kChoicesFile, train::kConfigFile}) fs::remove(folder_ / file, error);
+    fs::remove(folder_ / mode_ / train::kMetricsFile, error);
+    fs::remove(folder_ / mode_, error);  // where it is empty
+    if (made_) fs::remove(folder_, error);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  void keep() noexcept { undo_ = false; }
+
+ private:
+  fs::path folder_;
+  std::string mode_;
+  bool undo_, made_ = false;
+};
 
 /// What people and programs need to join, on stdout whatever else is said.
 void print_invitation(const Options& o, const What& what, const Invitation& line,
@@ -181,7 +213,8 @@ int run(const Options& o) {
   What what = resumes ? old_run(o) : new_run(o);
   train::HubRun plan = train::hub_run(what.settings, what.given, what.choices);
   const fs::path folder = what.folder / kHubFolder;
-  if (!resumes) train::begin_run(what.folder);
+  check_insecure("serve", o.address, o.insecure, o.insecure_anywhere);
+  NewFolder made(what.folder, plan.mode, !resumes);
   const train::RunLock lock(what.folder);
   fs::create_directories(folder);
   const auto identity = identity_for(o, folder);
@@ -217,6 +250,8 @@ int run(const Options& o) {
                 .said = [&](const std::string& line) { console.say(line); }});
   serving = &hub;
   hub::Server server(hub, {.address = o.address, .port = o.port, .identity = identity});
+
+  made.keep();
 
   const Invitation line{.url = fmt::format("{}://{}:{}", identity ? "https" : "http",
                                            host_for_others(o), server.port()),

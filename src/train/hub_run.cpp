@@ -34,9 +34,9 @@ constexpr std::int64_t kForwardUpTo = 8;
 }
 
 /// Settings of groups of workers on one machine, or of a machine with data; a hub is neither.
-constexpr const char* kOfGroups[] = {"algorithm",    "link",   "reselect",
-                                     "budget",       "launch", "timeout",
-                                     "emulate-link", "keep",   "checkpoint-every"};
+constexpr const char* kOfGroups[] = {"algorithm",        "link",    "reselect",     "budget",
+                                     "launch",           "timeout", "emulate-link", "keep",
+                                     "checkpoint-every", "data",    "threads",      "loaders"};
 
 void check_given(const Settings& s, const json& given) {
   for (const char* name : kOfGroups) {
