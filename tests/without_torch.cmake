@@ -59,6 +59,7 @@ dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/test_hostile.cpp
   hub/test_local_hub.cpp
   hub/test_leases.cpp
+  hub/test_limits.cpp
   hub/test_pace.cpp
   hub/test_rounds.cpp
   hub/test_saved.cpp

@@ -1,0 +1,132 @@
+// What a member with a good token cannot do to the others.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/temporary_folder.h"
+#include "dgc/version.h"
+#include "hub/hub.h"
+#include "toy.h"
+
+namespace dgc {
+namespace {
+
+using hub::Bytes;
+using hub::Hub;
+using test::kToyModel;
+
+class OneHub {
+ public:
+  explicit OneHub(hub::Terms terms) : terms_(terms) { start(); }
+
+  void start() {
+    hub_.reset();
+    hub::HubPlan plan{.epochs = 1.0, .batch = 4};
+    plan.pace = [](const auto&) { return hub::HubPlan::Pace{.lr = 0.1, .ratio = 0.1}; };
+    hub_.emplace(folder_.path(), journal_, hub::HubOptions{.terms = terms_}, plan,
+                 hub::HubWatcher{});
+  }
+
+  /// The head of the answer; empty where the request waits.
+  nlohmann::json post(const std::string& name, const std::string& path, nlohmann::json head,
+                      const Bytes& blob = {}) {
+    if (!tokens_.contains(name)) tokens_[name] = journal_.add_token(name, hub::Right::work, 0.0);
+    if (sessions_.contains(name)) head["session"] = sessions_[name];
+    const std::span<const std::byte> blobs[] = {blob};
+    const hub::Request request{.method = "POST",
+                               .path = path,
+                               .query = {},
+                               .token = tokens_[name],
+                               .origin = "here",
+                               .body = hub::write_packet(head, blobs)};
+    nlohmann::json answer;
+    hub_->give_up(hub_->handle(request, 1.0, [&](const hub::Response& response) {
+      answer = hub::read_packet(*response.body).head;
+      answer["status"] = response.status;
+    }));
+    if (answer.contains("session")) sessions_[name] = answer["session"];
+    return answer;
+  }
+  nlohmann::json join(const std::string& name, const std::vector<TensorSpec>& model) {
+    return post(name, "/v1/join",
+                {{"protocol", hub::kProtocol},
+                 {"version", DGC_VERSION},
+                 {"positions", 1000},
+                 {"data", "d"},
+                 {"model", hub::to_json(model)},
+                 {"buffers", nlohmann::json::array()},
+                 {"sequence", 0},
+                 {"alive", false},
+                 {"saved", nlohmann::json::array()}});
+  }
+  void begin(const std::string& name) {
+    ASSERT_EQ(join(name, kToyModel)["status"], 200);
+    const Bytes parameters = hub::Replica(kToyModel, {}, terms_).snapshot();
+    ASSERT_EQ(post(name, "/v1/initial", {}, parameters)["taken"], true);
+  }
+
+ private:
+  hub::Terms terms_;
+  TemporaryFolder folder_{"dgc-", test::fast_folder()};
+  hub::Journal journal_{folder_ / "j", /*create=*/true};
+  std::optional<Hub> hub_;
+  std::map<std::string, std::string> tokens_, sessions_;
+};
+
+nlohmann::json about(std::uint64_t sequence) {
+  return {{"sequence", sequence}, {"have", 0},   {"saved", 0},     {"rtt", 0.1},     {"base", 0},
+          {"examples", 4},        {"loss", 1.0}, {"seconds", 0.1}, {"residual", 1.0}};
+}
+
+TEST(HubLimits, AModelThatCannotBeginIsForgotten) {
+  OneHub hub({.down = hub::Down::select});
+  EXPECT_NE(hub.join("a", {kToyModel[0], kToyModel[0]})["status"], 200) << "two of one name";
+  hub.start();
+  hub.begin("b");
+}
+
+TEST(HubLimits, NobodyGetsAllLeases) {
+  OneHub hub({.save_every = 4});
+  hub.begin("a");
+  std::int64_t got = 0;
+  for (std::uint64_t sequence = 1; sequence < 200; ++sequence) {
+    const nlohmann::json answer = hub.post("a", "/v1/wait", about(sequence));
+    if (answer.contains("lease")) got += answer["lease"]["count"].get<std::int64_t>();
+  }
+  EXPECT_GT(got, 0);
+  EXPECT_LT(got, 200);
+  ASSERT_EQ(hub.join("b", kToyModel)["status"], 200);
+  EXPECT_EQ(hub.post("b", "/v1/wait", about(0))["lease"]["count"], 4);
+}
+
+TEST(HubLimits, ParametersStayFinite) {
+  const hub::Terms terms{.momentum = 0.0f, .values = ValueType::fp32};
+  OneHub hub(terms);
+  hub.begin("a");
+  for (const float value : {3e38f, 1e12f, 1.0f}) {
+    State state(kToyModel, 0, 1, /*with_velocity=*/false);
+    Compressor compressor(state, terms.member_options());
+    compressor.change_schedule(Schedule(0.1));
+    const std::vector<float> gradient(kToyModel[0].elements(), value);
+    const Gradient gradients[] = {{0, gradient}};
+    Bytes message(compressor.bound(gradients));
+    message.resize(compressor.compress(gradients, message));
+    const nlohmann::json answer = hub.post("a", "/v1/round", about(1), message);
+    EXPECT_EQ(answer["status"], value > 1.0f ? 400 : 200) << value << answer;
+  }
+}
+
+TEST(HubLimits, NumbersThatNoRunReaches) {
+  OneHub hub({});
+  hub.begin("a");
+  for (const std::uint64_t number : {std::uint64_t{1} << 62, UINT64_MAX}) {
+    EXPECT_EQ(hub.post("a", "/v1/wait", about(number))["status"], 400);
+    nlohmann::json head = about(0);
+    head["have"] = number;
+    EXPECT_EQ(hub.post("a", "/v1/wait", head)["status"], 409);
+  }
+  EXPECT_EQ(hub.post("a", "/v1/wait", about(0))["status"], 200);
+}
+
+}  // namespace
+}  // namespace dgc
