@@ -112,9 +112,8 @@ def join(
             folder=os.fspath(folder.residual),
             threads=_check.check(OPERATION, "threads", threads, _check.whole(1), "threads=2"),
         )
-        core.set_data(
-            count, _check.check(OPERATION, "data_name", data_name, _check.TEXT, "'faces'")
-        )
+        named = _check.check(OPERATION, "data_name", data_name, _check.TEXT, "data_name='faces'")
+        core.set_data(count, named, evaluate is not None)
         hub_model.give_to(core)
         order = Order(count, facts.seed(seed))
         member = Member(

@@ -110,7 +110,7 @@ void bind_member(py::module_& m) {
   py::class_<Member>(m, "HubMember")
       .def(py::init(&make_member), py::kw_only(), "facts"_a, "model"_a, "buffers"_a, "folder"_a,
            "threads"_a)
-      .def("set_data", &Member::set_data, "positions"_a, "data"_a)
+      .def("set_data", &Member::set_data, "positions"_a, "data"_a, "evaluates"_a)
       .def("todo", [](const Member& member) { return name_of(member.todo()); })
       .def("next_request", &next_request, "rtt"_a)
       .def(

@@ -442,6 +442,8 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
   sessions[guest.session] = name;
   guest.seen = now;
   guest.origin = request.origin;
+  // Of members that do not say so, too.
+  guest.can_evaluate = !head.contains("evaluates") || flag(head, "evaluates");
   waiting.remove_if([&](const Waiting& w) { return w.name == name; });
 
   // Where it can go on from: as it is, if it still lives, or from one of the states that it has
@@ -773,8 +775,8 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                        (plan.rounds > 0 && last + 1 >= plan.rounds) ||
                        (leases && leases->all_taken());
     head["buffers"] = !replica->buffers().empty() && asked;
-    const bool evaluates =
-        evaluation_due != 0 && (lease.count > 0 || done) && have + missed.commits.size() >= last;
+    const bool evaluates = evaluation_due != 0 && guest.can_evaluate && (lease.count > 0 || done) &&
+                           have + missed.commits.size() >= last;
     head["evaluate"] = evaluates;
     if (evaluates) {
       evaluation_due = 0;

@@ -49,6 +49,7 @@ struct Hub::Impl {
     double loss = 0.0, residual_norm = 0.0;
     std::string origin;
     bool evaluates = false;
+    bool can_evaluate = true;
     bool here = false;       // for the log of who comes and goes
     std::uint64_t kept = 0;  // of line.saved: what the journal has
   };

@@ -77,7 +77,7 @@ void LocalHub::join(const std::string& name, Worker worker) {
   place.member = std::make_unique<Member>(
       options_.model, options_.buffers,
       MemberOptions{.terms = options_.hub.terms, .run = "local", .folder = folder_ / name});
-  place.member->set_data(options_.positions, "local");
+  place.member->set_data(options_.positions, "local", place.worker.evaluates);
   if (place.worker.begin) place.worker.begin(*place.member);
   at(now_, [this, name, life = place.life] {
     if (places_.at(name).life == life) go_on(name);

@@ -23,6 +23,7 @@ class LocalHub {
     /// Gradients of member.lease() at member.replica(); their memory stays until the next call.
     std::function<Contribution(Member&)> compute;
     double seconds_each = 0.01;  ///< that computing takes, for a position
+    bool evaluates = true;
     Link link{.bytes_per_second = 1e9, .delay = std::chrono::duration<double>(0.001)};
     /// Called once, before the member joins: parameters to begin with, where nobody has any.
     std::function<void(Member&)> begin;

@@ -98,9 +98,10 @@ void Member::make_compressor() {
   compressor_ = std::make_unique<Compressor>(state_, compress);
 }
 
-void Member::set_data(std::int64_t positions, const std::string& data) {
+void Member::set_data(std::int64_t positions, const std::string& data, bool evaluates) {
   positions_ = positions;
   data_ = data;
+  can_evaluate_ = evaluates;
 }
 
 Todo Member::todo() const noexcept {
@@ -201,6 +202,7 @@ Bytes Member::join_request() const {
                        {"version", DGC_VERSION},
                        {"positions", positions_},
                        {"data", data_},
+                       {"evaluates", can_evaluate_},
                        {"model", to_json(replica_.model())},
                        {"buffers", to_json(replica_.buffer_specs())},
                        {"sequence", sequence_},

@@ -72,8 +72,9 @@ class Member {
   Member(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers, MemberOptions options);
   ~Member();
 
-  /// `positions` and `data` say what this member trains on. Before anything else.
-  void set_data(std::int64_t positions, const std::string& data);
+  /// `positions` and `data` say what this member trains on; `evaluates`, whether it has something to
+  /// evaluate with. Before anything else.
+  void set_data(std::int64_t positions, const std::string& data, bool evaluates = true);
   /// What is to be done next.
   Todo todo() const noexcept;
   /// Where that is `ask`: what the hub is to be asked. May be sent again where no answer came.
@@ -163,6 +164,7 @@ class Member {
   std::vector<float> buffers_;
   std::int64_t positions_ = 0;
   std::string data_;
+  bool can_evaluate_ = true;
   enum class Asked { join, initial, snapshot, commits, round, evaluation, leave };
   Asked asked_ = Asked::join;
   bool in_round_ = false;  // the hub has the message

@@ -87,6 +87,21 @@ TEST(HubTerms, BuffersAreMeansOverExamples) {
   }
 }
 
+TEST(HubTerms, WhoHasSomethingToEvaluateWithIsAsked) {
+  Toy toy({.evaluate_every = 4});
+  for (const char* name : {"a", "c"}) toy.join(name, {.evaluates = false});
+  toy.join("b");
+  ASSERT_TRUE(toy.finish());
+  EXPECT_GE(toy.evaluations.size(), toy.commits.size() / 4 - 1);
+  for (const hub::EvaluationNote& note : toy.evaluations) EXPECT_EQ(note.member, "b");
+  // And where nobody has, the run ends all the same.
+  Toy blind({.evaluate_every = 4});
+  for (const char* name : {"a", "b"}) blind.join(name, {.evaluates = false});
+  ASSERT_TRUE(blind.finish());
+  EXPECT_TRUE(blind.evaluations.empty());
+  blind.check();
+}
+
 TEST(HubTerms, LocalSteps) {
   ToyPlan plan{.epochs = 8.0, .lr = 1.0, .inner_lr = 0.05, .ratio = 0.1};
   plan.terms.residual_decay = 0.95f;

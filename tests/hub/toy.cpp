@@ -58,6 +58,7 @@ void Toy::join(const std::string& name, const Pace& pace) {
   paces_[name] = pace;
   LocalHub::Worker worker;
   worker.seconds_each = pace.seconds_each;
+  worker.evaluates = pace.evaluates;
   worker.link = {.bytes_per_second = pace.bytes_per_second,
                  .delay = std::chrono::duration<double>(pace.delay)};
   worker.begin = [name](Member& member) {

@@ -40,6 +40,7 @@ struct Pace {
   double delay = 0.001;         ///< of its link, one way
   double bytes_per_second = 1e9;
   float wrong = 1.0f;  ///< its gradients are multiplied by this
+  bool evaluates = true;
 };
 
 /// Where example `position` pulls parameter i to.
