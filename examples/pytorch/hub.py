@@ -34,9 +34,10 @@ def main():
 
     def evaluate():
         test_images, test_labels = load(options.data, "t10k")
-        right = (net(test_images).argmax(1) == test_labels).double().mean()
+        scores = net(test_images)
+        right = (scores.argmax(1) == test_labels).double().mean()
         print(f"round {member.round}: accuracy {100 * right:.2f}", flush=True)
-        return {"accuracy": right}
+        return {"accuracy": right, "loss": nn.functional.cross_entropy(scores, test_labels)}
 
     member = dgc.join(options.url, net, pin=options.pin, name=options.name, state=options.state,
                       data=images, evaluate=evaluate)
