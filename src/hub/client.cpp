@@ -58,6 +58,17 @@ std::string name_of(const HubPlace& place) {
   return fmt::format("{}://{}:{}", place.tls ? "https" : "http", place.host, place.port);
 }
 
+/// What the hub says, or something between that answers in its place.
+std::string reason_of(const Answer& answer) {
+  try {
+    if (const auto error = error_in(read_packet(answer.body))) {
+      return fmt::format("hub: {} {}", error->subject(), error->problem());
+    }
+  } catch (const Error&) {  // no hub's words
+  }
+  return fmt::format("the hub answers {}", answer.status);
+}
+
 }  // namespace
 
 HubPlace place_of(const std::string& url, bool plain) {
@@ -281,7 +292,7 @@ Bytes Courier::carry(const Ask& ask, const Client::Stop& stop) {
     try {
       Answer answer = client_.ask(ask, stop);
       if (answer.status == 429 || answer.status >= 500) {
-        why = fmt::format("the hub answers {}", answer.status);
+        why = reason_of(answer);
       } else {
         if (std::exchange(failing_, false)) say_("the hub is there again");
         seconds_ = answer.seconds;

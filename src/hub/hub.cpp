@@ -20,6 +20,8 @@ namespace {
 /// Commits in one answer; the rest comes with the next.
 constexpr std::size_t kMostBytesOfCommits = std::size_t{16} << 20;
 constexpr std::size_t kSmallBody = std::size_t{64} << 10;
+/// Seconds that a member has for its initial parameters before another one is asked.
+constexpr double kGiving = 120.0;
 /// Numbers of messages stay below this: one more is a number, too, and SQLite knows it.
 constexpr std::uint64_t kMostMessages = std::uint64_t{1} << 62;
 constexpr std::uint64_t kMostPositions = std::uint64_t{1} << 40;
@@ -263,6 +265,7 @@ void Hub::connection_lost(const std::string& session, double now) {
   guest.here = false;
   impl_->rounds.depart(found->second);
   impl_->note(found->second, "connection lost", now);
+  if (!impl_->has_parameters) impl_->news = true;  // others may give them
   impl_->guarded([&] { impl_->close_all_due(now); });
 }
 
@@ -310,6 +313,12 @@ std::optional<Response> Hub::Impl::answer(const Request& request, double now,
   if (route->method == "GET") {
     Response response;
     if (request.path == "/v1/snapshot") {
+      if (!has_parameters && is_given(now)) {
+        waiting.remove_if([&](const Waiting& w) { return w.name == name; });
+        waits = ++last_id;
+        waiting.push_back({waits, name, 0, 0, now, respond, /*for_parameters=*/true});
+        return {};
+      }
       response.body = snapshot();
     } else {
       std::uint64_t after = 0;
@@ -481,10 +490,15 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
   if (!guest.here) note(name, fmt::format("joined from {}", request.origin), now);
   guest.here = true;
   const Rounds::Member& member = rounds.members().at(name);
+  // One gives the initial parameters; another one only where that takes too long.
+  if (!has_parameters && !is_given(now)) {
+    giver = name;
+    asked_giver = now;
+  }
   nlohmann::json said = {{"session", guest.session},
                          {"name", name},
                          {"round", rounds.closed()},
-                         {"needs_parameters", !has_parameters},
+                         {"needs_parameters", !has_parameters && giver == name},
                          {"resume_from", resume_from},
                          // The hub's last word on its messages: the next has a number above it.
                          {"last_sequence", member.sequence},
@@ -525,7 +539,9 @@ Response Hub::Impl::initial(const std::string& name, const Packet& packet, doubl
   *replica = std::move(first);
   write_snapshot();
   has_parameters = true;
+  news = true;
   note(name, "gave the initial parameters", now);
+  close_all_due(now);
   return packet_response({{"taken", true}});
 }
 
@@ -554,8 +570,14 @@ Response Hub::Impl::commits(std::uint64_t after) const {
                          missed.blobs());
 }
 
+bool Hub::Impl::is_given(double now) const {
+  const auto found = guests.find(giver);
+  return found != guests.end() && found->second.here && now - asked_giver <= kGiving;
+}
+
 std::shared_ptr<const Bytes> Hub::Impl::snapshot() {
-  if (!has_parameters) refuse(ErrorCode::wrong_order, "snapshot", "there are no parameters yet");
+  // Whoever asks joins again, and may be the one to give them.
+  if (!has_parameters) refuse(ErrorCode::wrong_order, "parameters", "are not there yet");
   auto bytes = packed.lock();
   if (!bytes || packed_round != replica->round()) {
     bytes = std::make_shared<const Bytes>(replica->snapshot());
@@ -798,7 +820,14 @@ void Hub::Impl::answer_waiting(double now, bool all) {
     const bool must = all || now - it->since >= options.poll;
     std::optional<Response> response;
     try {
-      response = reply(it->name, it->sequence, it->have, now, must, now - it->since);
+      if (!it->for_parameters) {
+        response = reply(it->name, it->sequence, it->have, now, must, now - it->since);
+      } else if (has_parameters || must || !is_given(now)) {
+        response = Response{.body = snapshot()};
+        bytes_down += response->body->size();
+      }
+    } catch (const Error& error) {
+      response = problem(status_of(error.code()), error);
     } catch (const std::exception& error) {
       response = problem(503, as_error(error));
     }

@@ -23,6 +23,8 @@ struct Hub::Impl {
   std::optional<Leases> leases;
   std::optional<Replica> replica;
   bool has_parameters = false;
+  std::string giver;         // who was asked for the initial ones
+  double asked_giver = 0.0;  // when
   bool done = false;
   std::string failure;  // of the disk: nothing more is committed
 
@@ -62,6 +64,7 @@ struct Hub::Impl {
     std::uint64_t sequence, have;
     double since;
     Respond respond;
+    bool for_parameters = false;  ///< the initial ones, which somebody gives now
   };
   std::list<Waiting> waiting;
   std::uint64_t last_id = 0;
@@ -106,6 +109,7 @@ struct Hub::Impl {
   std::uint64_t parameters() const noexcept;
   Response commits(std::uint64_t after) const;
   std::shared_ptr<const Bytes> snapshot();
+  bool is_given(double now) const;
   std::optional<Response> take_message(const std::string& name, const Packet& packet, double now);
   Response evaluation(const std::string& name, const Packet& packet, double now);
   Response leave(const std::string& name, const Packet& packet, double now);

@@ -136,7 +136,7 @@ Ask Member::next_request(double rtt) {
   }
   if (needs_snapshot_) {
     asked_ = Asked::snapshot;
-    return {"GET", "/v1/snapshot", {}};
+    return {"GET", "/v1/snapshot", {}, true};
   }
   if (round() < hub_round_ && !outstanding_) {
     asked_ = Asked::commits;

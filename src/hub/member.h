@@ -72,8 +72,8 @@ class Member {
   Member(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers, MemberOptions options);
   ~Member();
 
-  /// `positions` and `data` say what this member trains on; `evaluates`, whether it has something to
-  /// evaluate with. Before anything else.
+  /// `positions` and `data` say what this member trains on; `evaluates`, whether it has something
+  /// to evaluate with. Before anything else.
   void set_data(std::int64_t positions, const std::string& data, bool evaluates = true);
   /// What is to be done next.
   Todo todo() const noexcept;

@@ -180,7 +180,7 @@ class HubMember {
     const bool was_outstanding = member_->is_outstanding();
     const bool was_finished = member_->finished();
     member_->take(answer);
-    if (ask.waits) round_trip_ = std::max(0.0, courier_.seconds() - member_->held());
+    if (ask.waits && !ask.body.empty()) round_trip_ = std::max(0.0, courier_.seconds() - member_->held());
     if (was_outstanding && !member_->is_outstanding()) settled();
     if (!was_finished && member_->finished()) console_.say("the run is finished");
     take_back_own_state();

@@ -192,6 +192,29 @@ TEST(LocalHub, WhoJoinedBeforeThereWereParametersTakesThoseOfTheRun) {
   }
 }
 
+TEST(LocalHub, OneMemberGivesTheParametersAndAnotherIfItDies) {
+  Toy toy({});
+  const auto givers = [&] {
+    return std::ranges::count_if(toy.said, [](const std::string& line) {
+      return line.find("gave the initial parameters") != line.npos;
+    });
+  };
+  toy.join("a", {.bytes_per_second = 100.0});  // takes long to send them
+  toy.run(10.0);
+  toy.join("b");
+  toy.join("c");
+  toy.run(5.0);
+  EXPECT_EQ(givers(), 0);
+  toy.local->kill("a");
+  toy.run(5.0);
+  EXPECT_EQ(givers(), 1);
+  EXPECT_GT(toy.local->hub()->round(), 0u);
+  toy.join("a");
+  ASSERT_TRUE(toy.finish());
+  EXPECT_EQ(givers(), 1);
+  toy.check();
+}
+
 TEST(LocalHub, NoMembersArePause) {
   Toy toy({});
   started(toy);
