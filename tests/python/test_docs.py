@@ -24,7 +24,7 @@ from workers import run
 
 PROJECT = pathlib.Path(sys.argv[1])
 STEPS = 8
-PAGES = ("pytorch.md", "multi-node.md", "compare.md", "results.md")
+PAGES = ("pytorch.md", "multi-node.md", "compare.md", "results.md", "hub.md")
 
 
 def page(name):
@@ -58,7 +58,7 @@ def snippets():
     found = [
         ("README.md", text)
         for text in blocks((PROJECT / "README.md").read_text())
-        if "dgc." in text
+        if "dgc." in text and not of_hub(text)
     ]
     found += [
         ("python/README.md", text)

@@ -97,7 +97,7 @@ class Texts(unittest.TestCase):
     """The Python of the manual and of the docstrings runs as it stands."""
 
     def texts(self):
-        for page in ("docs/pytorch.md", "python/README.md"):
+        for page in ("README.md", "docs/pytorch.md", "python/README.md"):
             found = re.findall(r"^```python\n(.*?)^```$", (PROJECT / page).read_text(), re.M | re.S)
             yield from ((page, text) for text in found if "dgc.join(" in text)
         for thing in (dgc.join, dgc.Member, dgc.Work):
@@ -112,7 +112,14 @@ class Texts(unittest.TestCase):
                 self.run_text(pathlib.Path(folder), text)
         self.assertEqual(
             count,
-            {"docs/pytorch.md": 2, "python/README.md": 1, "join": 1, "Member": 2, "Work": 1},
+            {
+                "README.md": 1,
+                "docs/pytorch.md": 2,
+                "python/README.md": 1,
+                "join": 1,
+                "Member": 2,
+                "Work": 1,
+            },
         )
 
     def run_text(self, folder, text):
