@@ -7,6 +7,8 @@ namespace dgc::app {
 
 /// Below the run's folder: journal, snapshots, certificate.
 inline constexpr const char* kHubFolder = "hub";
+/// In the run's folder: what `dgc serve` was told. Other runs have no such file.
+inline constexpr const char* kChoicesFile = "hub.json";
 /// Where the journal has Invitation::text(), for tokens that are made later.
 inline constexpr const char* kInvitationFact = "invitation";
 

@@ -35,7 +35,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kChoicesFile = "hub.json";
 /// A run that is over is served so long to those who have not heard of it, at the most.
 constexpr auto kAfterTheEnd = std::chrono::seconds(60);
 /// And so long to nobody, for the page to show it.

@@ -14,6 +14,7 @@
 #include "data/catalogue.h"
 #include "dgc/engines.h"
 #include "dgc/error.h"
+#include "hub_tokens.h"
 #include "models/catalogue.h"
 #include "process/launcher.h"
 #include "process/terminal.h"
@@ -115,6 +116,11 @@ int run(const Options& options) {
   if (!options.resume.empty() && !options.out.empty()) {
     throw Error(ErrorCode::invalid_argument, "train", "--out", "a continued run stays where it is",
                 "leave it out");
+  }
+  if (!options.resume.empty() && fs::exists(fs::path(options.resume) / kChoicesFile)) {
+    throw Error(
+        ErrorCode::invalid_argument, "train", "--resume " + options.resume, "is the run of a hub",
+        "`dgc serve --resume` goes on with it; `dgc export` makes a run of dgc train from it");
   }
   const std::string environment = engine_from_environment();
   const bool worker = environment != "local";

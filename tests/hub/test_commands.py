@@ -165,6 +165,7 @@ class Runs(Case):
             def join(token, **more):
                 words = ["join", run.facts["url"], "--pin", more.get("pin", run.facts["pin"]), "--state", self.folder / "s"]
                 return dgc(*words, DGC_TOKEN=token)
+            self.refused(dgc("train", "--resume", run.run), "is the run of a hub", "dgc serve --resume", "dgc export")
             self.refused(join("anna." + "0" * 32), "unknown or revoked")
             self.refused(join(read), "looking at the run only")
             self.refused(join(added["token"], pin="sha256:" + "0" * 64), "another key", run.facts["pin"])
