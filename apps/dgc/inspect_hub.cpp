@@ -39,7 +39,7 @@ bool show_hub(const std::filesystem::path& directory, bool as_json) {
     return true;
   }
   fmt::print(
-      "run {} of a hub: commits {} to {} done again, {} snapshots compared; {} parameters, hash "
+      "run {} of a hub: commits {} to {} done again, snapshots compared: {}; {} parameters, hash "
       "{:016x}{}\n\n{}",
       found.run.substr(0, 8), found.from + 1, found.to, found.snapshots, grouped(found.parameters),
       found.hash, found.finished ? "; finished" : "", process::table(rows));

@@ -126,6 +126,21 @@ std::string host_for_others(const Options& o) {
   return name.data();
 }
 
+/// Members come back to the same place: it is said again, as it was.
+std::string to_go_on(const Options& o, const fs::path& folder) {
+  std::string line = fmt::format("dgc serve --resume {}", folder.string());
+  const std::pair<const char*, std::string> places[] = {
+      {"--address", o.address},   {"--port", fmt::format("{}", o.port)},
+      {"--host", o.host},         {"--certificate", o.certificate},
+      {"--key", o.key},           {"--insecure", ""},
+      {"--insecure-anywhere", ""}};
+  for (const auto& [name, value] : places) {
+    if (!o.given(name)) continue;
+    line += fmt::format(" {}{}{}", name, value.empty() ? "" : " ", value);
+  }
+  return line;
+}
+
 std::optional<hub::Identity> identity_for(const Options& o, const fs::path& folder) {
   if (o.certificate.empty() != o.key.empty()) {
     refuse(o.key.empty() ? "--certificate" : "--key", "comes with the other of the two",
@@ -214,7 +229,7 @@ int run(const Options& o) {
   const fs::path folder = what.folder / kHubFolder;
   check_insecure("serve", o.address, o.insecure, o.insecure_anywhere);
   NewFolder made(what.folder, plan.mode, !resumes);
-  const train::RunLock lock(what.folder);
+  const train::RunLock lock(what.folder, "serve");
   fs::create_directories(folder);
   const auto identity = identity_for(o, folder);
   hub::Journal journal(folder / hub::kJournalFile, /*create=*/!resumes);
@@ -274,7 +289,7 @@ int run(const Options& o) {
   });
   if (!hub.failure().empty()) {
     throw Error(ErrorCode::io, "serve", folder.string(), hub.failure(),
-                fmt::format("mend it and go on with: dgc serve --resume {}", what.folder.string()));
+                "mend it and go on with: " + to_go_on(o, what.folder));
   }
   hub.save();
   record.set_model(hub.parameters(), hub.plan().positions);
@@ -283,8 +298,7 @@ int run(const Options& o) {
   const train::Summary summary = record.finish(hub.finished(), hash);
   show(what, summary, o.as_json);
   if (hub.finished()) return 0;
-  console.say(fmt::format("stopped; members wait. Go on with: dgc serve --resume {}",
-                          what.folder.string()));
+  console.say("stopped; members wait. Go on with: " + to_go_on(o, what.folder));
   return process::stopped_by(process::stop_signal);
 }
 

@@ -46,8 +46,8 @@ json status_of(hub::Client& client, const std::string& url) {
 
 std::string text_of(const json& status) {
   std::string text = fmt::format(
-      "run {}: {} {}, round {}{}, epoch {:.2f} of {:.4g}, {:.1f} rounds/min, {} members, {} up, {} "
-      "down\n",
+      "run {}: {} {}, round {}{}, epoch {:.2f} of {:.4g}, {:.1f} rounds/min, members: {}, {} up, "
+      "{} down\n",
       status.at("run").get<std::string>().substr(0, 8),
       status.at("recipe").value("recipe", "").empty() ? std::string("a model of its members'")
                                                       : status["recipe"].value("recipe", ""),

@@ -416,7 +416,8 @@ class HubMember {
 
 JoinedRun join_hub(const JoinRequest& request, Console& console) {
   std::filesystem::create_directories(request.state);
-  const RunLock lock(request.state);
+  const RunLock lock(request.state, "join", "is in use by another member",
+                     "give each on a machine a --name or --state of its own");
   try {
     return HubMember(request, console).run();
   } catch (const c10::Error& error) {

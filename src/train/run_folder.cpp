@@ -54,7 +54,8 @@ void begin_run(const std::filesystem::path& folder) {
   }
 }
 
-RunLock::RunLock(const std::filesystem::path& folder)
+RunLock::RunLock(const std::filesystem::path& folder, const char* operation, const char* problem,
+                 const char* hint)
     : file_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   // A run that was killed a moment ago may still be on its way out.
   constexpr int kTries = 50;
@@ -64,7 +65,7 @@ RunLock::RunLock(const std::filesystem::path& folder)
   }
   if (file_ < 0) return;
   ::close(file_);
-  fail(folder, "another process is writing this run", "wait for it, or choose another --out");
+  throw Error(ErrorCode::io, operation, folder.string(), problem, hint);
 }
 
 RunLock::~RunLock() {

@@ -30,8 +30,11 @@ void begin_run(const std::filesystem::path& folder);
 /// Keeps other processes from writing the same run, while it lives. Needs the folder.
 class RunLock {
  public:
-  /// Throws Error(io) when another process has it. File systems that cannot lock do not.
-  explicit RunLock(const std::filesystem::path& folder);
+  /// Throws Error(io) with these words when another process has it. File systems that cannot lock
+  /// do not.
+  explicit RunLock(const std::filesystem::path& folder, const char* operation = "train",
+                   const char* problem = "another process is writing this run",
+                   const char* hint = "wait for it, or choose another --out");
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

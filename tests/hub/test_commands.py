@@ -124,9 +124,11 @@ class Runs(Case):
             run.serve()
             run.join("a")
             self.until(lambda: (run.status() or {"round": 0})["round"] > 20)
-            self.refused(dgc("serve", "--resume", run.run, timeout=30), "another process is writing this run")
+            self.refused(dgc("serve", "--resume", run.run, timeout=30), "serve: ", "another process is writing this run")
             run.hub.send_signal(signal.SIGTERM)
             self.assertEqual(run.hub.wait(20), 128 + signal.SIGTERM)
+            # Members come back to the address that they know.
+            self.assertIn(f"dgc serve --resume {run.run} --address 127.0.0.1 --port {run.port}\n", run.text("hub.err"))
             before = run.audit()
             self.until(lambda: "trying again in" in run.text("a.err"))
             self.refused(dgc("serve", "--resume", run.run, "--down", "select"), "--down", "cannot change")
@@ -180,6 +182,7 @@ class Runs(Case):
                 anna = subprocess.Popen(words, stderr=err)
             try:
                 self.until(lambda: run.status()["round"] > 5)
+                self.refused(dgc(*words[1:]), "join: ", "is in use by another member", "--name")
                 shown = dgc("status", run.facts["url"], "--pin", run.facts["pin"], DGC_TOKEN=read).stdout
                 self.assertIn("anna", shown)
                 self.assertIn("synthetic", shown)
