@@ -1,4 +1,5 @@
-// The parts of a Hub, for its own files: requests (hub.cpp), rounds (hub_close.cpp), figures
+// The parts of a Hub, for its own files: requests (hub.cpp), coming and going (hub_join.cpp),
+// messages and answers (hub_reply.cpp), the end of a round (hub_close.cpp), figures
 // (hub_status.cpp).
 #pragma once
 
@@ -148,7 +149,17 @@ struct Hub::Impl {
   double lost_members(double now);
 };
 
+// What the files of the Hub share.
+
 Response packet_response(const nlohmann::json& head,
                          std::span<const std::span<const std::byte>> blobs = {});
+/// Of HTTP.
+int status_of(ErrorCode code);
+[[noreturn]] void refuse(ErrorCode code, const std::string& subject, const std::string& what,
+                         const std::string& hint = {});
+/// A member's number that is of no use is taken as 0: nothing is decided by it.
+double harmless(const nlohmann::json& head, const char* name, double most);
+/// "sequence". Throws Error(invalid_argument) for one that no run gets to.
+std::uint64_t message_number(const nlohmann::json& head);
 
 }  // namespace dgc::hub
