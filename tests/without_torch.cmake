@@ -49,7 +49,7 @@ dgc_test(test_data LIBRARIES dgc_data ZLIB::ZLIB JPEG::JPEG PkgConfig::DGC_SNDFI
 dgc_test(test_report FILES report/test_report.cpp LIBRARIES dgc_report)
 target_compile_definitions(test_report PRIVATE DGC_GOLDEN_DIR="${CMAKE_CURRENT_SOURCE_DIR}/golden")
 dgc_test(test_process FILES process/test_launch_folder.cpp LIBRARIES dgc_process)
-dgc_test(test_plan FILES plan/test_plan.cpp LIBRARIES dgc_plan)
+dgc_test(test_plan FILES plan/test_hub.cpp plan/test_plan.cpp LIBRARIES dgc_plan)
 dgc_test(test_settings FILES train/test_settings.cpp train/test_budget.cpp LIBRARIES dgc_train_settings)
 dgc_test(test_hub TIMEOUT 300 LIBRARIES dgc_hub FILES
   hub/toy.cpp

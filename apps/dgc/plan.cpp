@@ -17,6 +17,7 @@
 #include "plan/advice.h"
 #include "plan/chart.h"
 #include "plan/costs_file.h"
+#include "plan/hub_table.h"
 #include "plan/local.h"
 #include "process/terminal.h"
 #include "train/measure_compute.h"
@@ -31,7 +32,7 @@ constexpr int kDefaultBatch = 32;
 
 struct Options {
   std::string model, compute, latency = "50us", inside, values;
-  std::string algorithm, costs, chart;
+  std::string algorithm, costs, chart, hub;
   std::vector<std::string> bandwidths = {"1Gbps"};
   std::vector<std::string> nodes = {"2", "4", "8", "16", "32", "64"};
   std::string parameters, one_dimensional, ratio, network_share, workers_per_node = "1",
@@ -350,6 +351,60 @@ void plan_rounds(const Options& o, plan::Scenario& setup) {
   }
 }
 
+/// Over a hub: rounds, or with --network-share local steps between them.
+void plan_over_hub(const Options& o, plan::Scenario& setup) {
+  for (const auto& [name, given] :
+       {std::pair("--algorithm", !o.algorithm.empty()), std::pair("--chart", !o.chart.empty())}) {
+    if (given) refuse(name, "does not go with --hub", "leave one of them out");
+  }
+  if (setup.workers_per_node > 1 || setup.shared_cores > 0) {
+    refuse(setup.shared_cores > 0 ? "--shared-cores" : "--workers-per-node",
+           "does not go with --hub: each member is one worker on a machine of its own",
+           "leave one of them out");
+  }
+  const double hub = parse_bandwidth("--hub", o.hub);
+  const bool local = !o.network_share.empty();
+  const double share = local ? share_of(o.network_share) : 0.0;
+  const std::optional<double> ratio = o.ratio.empty() ? std::nullopt : std::optional(setup.ratio);
+  const std::vector<int> members = nodes_of(o, 1);
+  std::vector<plan::HubPlan> rounds;
+  std::vector<plan::HubLocalPlan> steps;
+  json out = {{"model", setup.model.title},
+              {"parameters", setup.model.parameters},
+              {"compute_seconds", setup.compute},
+              {"latency_seconds", setup.latency},
+              {"values", name_of(setup.values)},
+              {"hub_bandwidth", hub},
+              {"plans", json::array()}};
+  out.emplace(local ? "network_share" : "ratio", local ? share : setup.ratio);
+  for (const std::string& bandwidth : o.bandwidths) {
+    setup.bandwidth = parse_bandwidth("--bandwidth", bandwidth);
+    for (const int count : members) {
+      if (local) {
+        for (auto& plan : plan::plan_hub_local(setup, hub, count, share, ratio)) {
+          out["plans"].push_back(plan::to_json(plan));
+          steps.push_back(std::move(plan));
+        }
+      } else {
+        rounds.push_back(plan::plan_hub(setup, hub, count));
+        out["plans"].push_back(plan::to_json(rounds.back()));
+      }
+    }
+  }
+  if (o.as_json) return fmt::print("{}\n", out.dump(2));
+  if (local) {
+    fmt::print("{}, {} a step of one member; exchanges take at most {:.3g} % of the time.\n",
+               setup.model.title, duration_text(setup.compute), 100.0 * share);
+  } else {
+    fmt::print("{}.\n{}", summary_of(setup), plan::assumptions_text(setup));
+  }
+  for (const plan::HubTable& shown :
+       local ? plan::hub_tables(setup, hub, steps) : plan::hub_tables(setup, hub, rounds)) {
+    fmt::print("\n{}\n{}", shown.heading, process::table(shown.rows));
+    if (!shown.advice.empty()) fmt::print("\n{}", shown.advice);
+  }
+}
+
 void write_chart(const Options& o, const plan::Scenario& setup, const std::vector<Plan>& plans) {
   const std::string extension = fs::path(o.chart).extension().string();
   std::vector<plan::Panel> panels;
@@ -378,6 +433,7 @@ void run(const Options& o) {
            fmt::format("{}.svg?", fs::path(o.chart).stem().string()));
   }
   plan::Scenario setup = setup_of(o);
+  if (!o.hub.empty()) return plan_over_hub(o, setup);
   if (!o.network_share.empty()) return plan_rounds(o, setup);
   const std::vector<Plan> plans = plans_of(o, setup);
   if (!o.chart.empty()) write_chart(o, setup, plans);
@@ -402,6 +458,9 @@ void add_plan(CLI::App& app) {
       "  dgc plan --parameters 340000000 --compute 1.2s --workers-per-node 4 --nodes 2,4,8\n"
       "  dgc plan --model gpt2 --compute 3s --bandwidth 20Mbps --latency 25ms --nodes 4 "
       "--network-share 5%\n"
+      "  dgc plan --model resnet50 --compute 250ms --bandwidth 20Mbps --latency 25ms --nodes "
+      "4,8,32 "
+      "--hub 1Gbps\n"
       "  dgc plan --model alexnet --compute 360ms --bandwidth 1Gbps,10Gbps --chart alexnet.svg");
   auto o = std::make_shared<Options>();
   command->add_option("--model", o->model, "A known model: alexnet, resnet50, vgg16, lstm …");
@@ -443,6 +502,9 @@ void add_plan(CLI::App& app) {
   command->add_option("--network-share", o->network_share,
                       "Local steps: how many keep exchanges within this share of the time, such as "
                       "5%");
+  command->add_option("--hub", o->hub,
+                      "Over a hub (dgc serve) with a link of this bandwidth; --bandwidth and "
+                      "--latency are then of each member");
   command->add_option("--shared-cores", o->shared_cores,
                       "All workers run on one machine and share so many cores");
   command->add_option("--costs", o->costs, "Read other constants from a JSON file (docs/plan.md)");

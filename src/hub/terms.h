@@ -17,6 +17,11 @@ enum class Down {
 std::string_view name_of(Down down) noexcept;
 /// Throws Error(invalid_argument).
 Down parse_down(std::string_view name);
+/// What `--down auto` takes for so many members: with more than 8, one message for all is smaller
+/// than everybody's message to everybody.
+constexpr Down down_for(std::int64_t members) noexcept {
+  return members > 8 ? Down::select : Down::forward;
+}
 
 struct Terms {
   Down down = Down::forward;

@@ -18,18 +18,10 @@ constexpr double kBytesOfTable2 = 0.25 + 4.0 / 256.0;
 
 LocalPlan local_plan(const Scenario& setup, Method method, int nodes, double share) {
   const Prediction p = predict(setup, method, nodes);
-  LocalPlan plan;
-  plan.exchange = p.coding + p.network;
+  LocalPlan plan = steps_between(p.coding + p.network, p.compute, share);
   plan.bits = 8.0 * p.message_bytes / static_cast<double>(setup.model.parameters);
-  const double steps = plan.exchange * (1.0 - share) / (share * p.compute);
-  // A step too many because of rounding does no harm, one too few breaks the promise.
-  plan.local_steps =
-      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(steps - 1e-9)));
-  const auto h = static_cast<double>(plan.local_steps);
-  plan.step = p.compute + plan.exchange / h;
-  plan.share = plan.exchange / h / plan.step;
   plan.speedup = p.workers * setup.compute / plan.step;
-  plan.received_bytes = p.received_bytes / h;
+  plan.received_bytes = p.received_bytes / static_cast<double>(plan.local_steps);
   return plan;
 }
 
@@ -40,21 +32,33 @@ Scenario for_rounds(Scenario setup) {
   return setup;
 }
 
+LocalPlan steps_between(double exchange, double compute, double share) {
+  LocalPlan plan{.exchange = exchange};
+  const double steps = exchange * (1.0 - share) / (share * compute);
+  // A step too many because of rounding does no harm, one too few breaks the promise.
+  plan.local_steps =
+      std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::ceil(steps - 1e-9)));
+  const auto h = static_cast<double>(plan.local_steps);
+  plan.step = compute + exchange / h;
+  plan.share = exchange / h / plan.step;
+  return plan;
+}
+
+std::vector<double> ratios_for(std::optional<double> ratio) {
+  if (ratio) return {*ratio};
+  return {std::begin(kRatios), std::end(kRatios)};
+}
+
 std::vector<LocalPlan> plan_local(const Scenario& setup, int nodes, double share,
                                   std::optional<double> ratio) {
   std::vector<LocalPlan> plans = {local_plan(setup, Method::dense, nodes, share)};
   plans.back().title = "diloco";
   Scenario rounds = for_rounds(setup);
-  const auto add = [&](double of) {
+  for (const double of : ratios_for(ratio)) {
     rounds.ratio = of;
     plans.push_back(local_plan(rounds, Method::allgather, nodes, share));
     plans.back().title = "dgc-local";
     plans.back().ratio = of;
-  };
-  if (ratio) {
-    add(*ratio);
-  } else {
-    for (const double one : kRatios) add(one);
   }
   return plans;
 }

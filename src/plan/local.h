@@ -24,6 +24,12 @@ struct LocalPlan {
   double received_bytes = 0.0;    ///< by a worker, a step
 };
 
+/// The fewest steps of `compute` seconds each between two exchanges: local_steps, step and share.
+LocalPlan steps_between(double exchange, double compute, double share);
+
+/// Those to plan for: the one that is given, or several.
+std::vector<double> ratios_for(std::optional<double> ratio);
+
 /// Dense rounds (DiLoCo), and compressed ones at `ratio`, or at several where it is not given.
 /// `setup.values` are those of the entries. `share` is in (0, 1).
 std::vector<LocalPlan> plan_local(const Scenario& setup, int nodes, double share,

@@ -25,8 +25,6 @@ using nlohmann::json;
 
 /// Members that --workers stands for where it is not said.
 constexpr std::int64_t kExpected = 4;
-/// With more, one message for all is smaller than everybody's message to everybody.
-constexpr std::int64_t kForwardUpTo = 8;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& problem,
                          const std::string& hint) {
@@ -120,8 +118,7 @@ HubRun hub_run(const Settings& given_settings, const json& given, const HubChoic
   member.data.clear();
   member.batch = batch_of_worker(s, expected);
   hub::Terms& terms = run.options.terms;
-  terms.down = expected > kForwardUpTo ? hub::Down::select : hub::Down::forward;
-  if (choices.down != "auto") terms.down = hub::parse_down(choices.down);
+  terms.down = choices.down == "auto" ? hub::down_for(expected) : hub::parse_down(choices.down);
   run.reason = fmt::format("down-link {}", name_of(terms.down));
 
   const std::int64_t step = step_of_member(member);

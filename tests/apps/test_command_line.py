@@ -287,6 +287,30 @@ class CommandLine(unittest.TestCase):
         self.fails(1, *words, "--algorithm", "owner", says="--algorithm: does not go with --network-share")
         self.fails(1, *words, "--nodes", "1", says="--nodes '1'")
 
+    def test_plan_over_a_hub(self) -> None:
+        words = ["plan", "--model", "resnet50", "--compute", "250ms", "--bandwidth", "20Mbps", "--latency", "25ms",
+                 "--nodes", "4,32", "--hub", "1Gbps"]
+        text = self.succeeds(*words)
+        for row in ("hub forward", "hub select", "no hub: all-gather"):
+            self.assertEqual(text.count(row), 2)
+        self.assertIn("limits with more than 50", text)
+        self.assertIn("32 members: auto takes select", text)
+        plan = json.loads(self.succeeds(*words, "--json"))
+        self.assertEqual((plan["hub_bandwidth"], plan["ratio"]), (1e9, 0.001))
+        self.assertEqual([(p["members"], p["auto"]) for p in plan["plans"]], [(4, "forward"), (32, "select")])
+        for p in plan["plans"]:
+            for r in p["rounds"]:
+                parts = sum(r[f"{part}_seconds"] for part in ("compute", "coding", "delay", "up", "down", "hub"))
+                self.assertAlmostEqual(r["round_seconds"], parts)
+        self.assertIn("at most 5 % of the time", self.succeeds(*words, "--network-share", "5%"))
+        steps = json.loads(self.succeeds(*words, "--network-share", "5%", "--ratio", "0.01", "--json"))
+        self.assertEqual([p["round"]["down"] for p in steps["plans"]], ["forward", "select"] * 2)
+        for p in steps["plans"]:
+            self.assertLessEqual(p["exchange_share"], 0.05 + 1e-9)
+        for option in (["--algorithm", "owner"], ["--chart", "x.svg"], ["--workers-per-node", "2"], ["--shared-cores", "2"]):
+            self.fails(1, *words, *option, says=f"{option[0]}: does not go with --hub")
+        self.fails(1, *words[:-1], "fast", says="--hub 'fast': does not begin with a number")
+
     def test_plan_rejects(self) -> None:
         common = ["plan", "--model", "resnet50", "--compute", "250ms"]
         self.fails(1, *common, "--nodes", "0", says="--nodes '0': is out of range (from 1 to 65536, as 2,4,8)")
