@@ -23,19 +23,19 @@ Replica replica_of(std::span<const std::byte> snapshot) {
   return replica;
 }
 
-void count(const Commit& commit, Audit& found) {
-  for (const Part& part : commit.parts) {
+void count(std::uint64_t round, const std::vector<Part>& parts, Audit& found) {
+  for (const Part& part : parts) {
     Audit::Member& member = found.members[part.member];
     if (part.sequence <= member.last) {
       throw Error(ErrorCode::bad_state, "inspect",
                   fmt::format("message {} of '{}'", part.sequence, part.member),
-                  fmt::format("is in commit {}, after message {}", commit.round, member.last));
+                  fmt::format("is in commit {}, after message {}", round, member.last));
     }
     member.last = part.sequence;
     ++member.messages;
     member.examples += part.examples;
   }
-  found.examples += commit.examples();
+  found.examples += examples_of(parts);
 }
 
 }  // namespace
@@ -49,6 +49,8 @@ Audit audit(const std::filesystem::path& folder) {
   const MappedFile first(folder / snapshots.back().second);
   Replica replica = replica_of(first.contents());
   found.from = replica.round();
+  const Terms terms = terms_from(read_packet(first.contents()).head.at("terms"));
+  const bool selects = terms.down == Down::select;
   for (const TensorSpec& spec : replica.model()) found.parameters += spec.elements();
   const auto last = journal.last_commit();
   found.to = last ? last->round : 0;
@@ -69,7 +71,8 @@ Audit audit(const std::filesystem::path& folder) {
                   "is missing in the journal");
     }
     const Commit commit = commit_from(*packet);
-    count(commit, found);
+    count(commit.round,
+          selects ? inbox_from(*journal.commit_inbox(commit.round)).parts : commit.parts, found);
     replica.apply(commit);
   }
   found.hash = replica.hash();

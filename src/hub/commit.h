@@ -27,18 +27,30 @@ struct Commit {
   float lr = 0.0f;
   float share = 1.0f;  ///< of the sum of all messages: 1 / examples, or 1 where the hub selected
   double ratio = 1.0;  ///< that members select by after this round
+  /// Whose messages they are. Empty with Down::select: the hub keeps them in its Inbox, so that a
+  /// commit is as large for a thousand members as for two.
   std::vector<Part> parts;
   /// Down::forward: one of each part, in their order. Down::select: the hub's.
   std::vector<Bytes> messages;
   Bytes buffers;  ///< means of batch normalisation, in the order of the run's buffers; or empty
   /// Hash of the parameters before this commit, in some commits.
   std::optional<std::uint64_t> parameters;
-
-  std::uint64_t examples() const;
 };
+
+/// What a commit of a hub that selects was made of. It stays at the hub.
+struct Inbox {
+  std::vector<Part> parts;
+  std::vector<Bytes> messages;  ///< one of each part, in their order
+};
+
+std::uint64_t examples_of(const std::vector<Part>& parts);
 
 Bytes to_bytes(const Commit& commit);
 /// Throws Error, also for messages that are not valid.
 Commit commit_from(std::span<const std::byte> bytes);
+
+Bytes to_bytes(const Inbox& inbox);
+/// Throws Error.
+Inbox inbox_from(std::span<const std::byte> bytes);
 
 }  // namespace dgc::hub

@@ -26,11 +26,6 @@ std::string snapshot_name(std::uint64_t round) {
   return fmt::format("round-{:09}.snapshot", round);
 }
 
-Bytes boxed(const std::vector<Bytes>& messages) {
-  const std::vector<std::span<const std::byte>> blobs(messages.begin(), messages.end());
-  return write_packet(nlohmann::json::object(), blobs);
-}
-
 }  // namespace
 
 void Hub::Impl::begin(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers) {
@@ -206,14 +201,14 @@ Commit Hub::Impl::make_commit(const std::vector<std::string>& names) {
   return commit;
 }
 
-Bytes Hub::Impl::select(const Commit& commit, const std::vector<Bytes>& messages) {
-  const auto share = static_cast<float>(1.0 / static_cast<double>(commit.examples()));
+Bytes Hub::Impl::select(const Commit& commit, const Inbox& inbox) {
+  const auto share = static_cast<float>(1.0 / static_cast<double>(examples_of(inbox.parts)));
   std::vector<std::vector<float>> sums;
   std::vector<std::span<float>> targets;
   for (const TensorSpec& spec : replica->model()) sums.emplace_back(spec.elements(), 0.0f);
   targets.assign(sums.begin(), sums.end());
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    decode_add(CheckedMessage(messages[i]), targets, share * commit.parts[i].factor);
+  for (std::size_t i = 0; i < inbox.parts.size(); ++i) {
+    decode_add(CheckedMessage(inbox.messages[i]), targets, share * inbox.parts[i].factor);
   }
   std::vector<Gradient> gradients;
   for (std::size_t t = 0; t < sums.size(); ++t) gradients.push_back({t, sums[t]});
@@ -225,10 +220,7 @@ Bytes Hub::Impl::select(const Commit& commit, const std::vector<Bytes>& messages
 }
 
 void Hub::Impl::redo_selection(const Commit& commit, std::span<const std::byte> inbox) {
-  const Packet packet = read_packet(inbox);
-  std::vector<Bytes> messages;
-  for (const auto& blob : packet.blobs) messages.emplace_back(blob.begin(), blob.end());
-  const Bytes again = select(commit, messages);
+  const Bytes again = select(commit, inbox_from(inbox));
   selector->commit();
   if (again != commit.messages.at(0)) {
     throw Error(ErrorCode::diverged, "hub", fmt::format("commit {}", commit.round),
@@ -244,18 +236,22 @@ void Hub::Impl::close(double now) {
   const std::vector<std::string> names = after.close(now);
   std::swap(rounds, after);  // make_commit and pace look at the closed round
   Commit commit;
-  std::vector<Bytes> messages;
   CommitLine line;
   bool selected = false;
   try {
     commit = make_commit(names);
+    const std::uint64_t new_examples = examples_of(commit.parts);
+    std::vector<Bytes> messages;
     for (const std::string& name : names) messages.push_back(inside.at(name).message);
+    Bytes received;
     if (options.terms.down == Down::select) {
-      commit.messages = {select(commit, messages)};
+      const Inbox inbox{.parts = std::exchange(commit.parts, {}), .messages = std::move(messages)};
+      commit.messages = {select(commit, inbox)};
       selected = true;
+      received = to_bytes(inbox);
     } else {
-      commit.share = static_cast<float>(1.0 / static_cast<double>(commit.examples()));
-      commit.messages = messages;
+      commit.share = static_cast<float>(1.0 / static_cast<double>(new_examples));
+      commit.messages = std::move(messages);
     }
     double loss = 0.0;
     for (const std::string& name : names) {
@@ -264,15 +260,15 @@ void Hub::Impl::close(double now) {
     line = {.round = commit.round,
             .time = now + clock_offset,
             .seconds = open_for,
-            .loss = loss / static_cast<double>(commit.examples()),
+            .loss = loss / static_cast<double>(new_examples),
             .lr = commit.lr,
             .ratio = commit.ratio,
-            .examples = examples + commit.examples(),
+            .examples = examples + new_examples,
             .members = names.size(),
             .bytes_up = bytes_up,
             .bytes_down = bytes_down};
     Transaction transaction(journal.database());
-    journal.add_commit(line, to_bytes(commit), selected ? boxed(messages) : Bytes());
+    journal.add_commit(line, to_bytes(commit), received);
     for (const std::string& name : names) {
       MemberLine& of = guests.at(name).line;
       of.rounds = rounds.members().at(name);

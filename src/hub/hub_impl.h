@@ -139,7 +139,7 @@ struct Hub::Impl {
   void close(double now);
   void close_all_due(double now);
   Commit make_commit(const std::vector<std::string>& names);
-  Bytes select(const Commit& commit, const std::vector<Bytes>& messages);
+  Bytes select(const Commit& commit, const Inbox& inbox);
   /// What the residual of the hub becomes by a commit, from what it received.
   void redo_selection(const Commit& commit, std::span<const std::byte> inbox);
   void write_snapshot();

@@ -84,7 +84,7 @@ class Journal {
   std::map<std::string, MemberLine> members();
   void save_member(const std::string& name, const MemberLine& member);
 
-  /// `inbox` is what the members sent, where the commit does not have it (Down::select).
+  /// `inbox` is who sent what, where the commit does not have it (Down::select).
   void add_commit(const CommitLine& line, std::span<const std::byte> packet,
                   std::span<const std::byte> inbox);
   /// Nothing where it was dropped, or has not happened.

@@ -74,7 +74,7 @@ def of_bits(bits: int) -> float:
 
 
 class Parameters:
-    """Those of a run with `down: forward` and neither weight decay nor momentum at the replicas."""
+    """Those of a run that has neither weight decay nor momentum at the replicas."""
 
     def __init__(self, snapshot: bytes) -> None:
         head, strings = decode(snapshot)
@@ -98,8 +98,10 @@ class Parameters:
             wire.require(head["parameters"] == self.hash(), "diverged")
         lr, share = of_bits(head["lr_bits"]), of_bits(head["share_bits"])
         alpha = -rounded(lr * share)
-        for part, message in zip(head["parts"], strings[:head["messages"]]):
-            factor = rounded(alpha * of_bits(part["factor_bits"]))
+        factors = [of_bits(part["factor_bits"]) for part in head["parts"]] or [1.0]  # none with `select`
+        wire.require(len(factors) == head["messages"] == len(strings) - 1, "bad_count")
+        for scale, message in zip(factors, strings):
+            factor = rounded(alpha * scale)
             for frame in wire.decode_message(message)["frames"]:
                 first = sum(self.sizes[:frame["tensor"]])
                 for index, bits in frame["entries"]:

@@ -1,8 +1,8 @@
 // serve_toy FOLDER PORT RECIPE: a hub that serves a small run over plain HTTP on the loopback
 // address, and members of it in the same process, as the lines of the standard input say. For tests
-// of what the hub shows. Goes on
-// with the run that is in the folder. Says "port N" first; where the run is new, "token TEXT" to
-// look at it, and "worker TEXT" to work.
+// of what the hub shows. Of the recipe "select" the hub selects what goes down. Goes on with the
+// run that is in the folder. Says "port N" first; where the run is new, "token TEXT" to look at it,
+// and "worker TEXT" to work.
 //
 //     join NAME ORIGIN    a member comes; it seems to be at ORIGIN
 //     leave NAME          it goes as with Ctrl-C
@@ -118,7 +118,8 @@ class Toy {
       : folder_(std::move(folder)),
         is_new_(!std::filesystem::exists(folder_ / kJournalFile)),
         journal_(folder_ / kJournalFile, is_new_),
-        hub_(folder_, journal_, options(recipe), plan(), {}) {}
+        options_(options(recipe)),
+        hub_(folder_, journal_, options_, plan(), {}) {}
 
   int serve(std::uint16_t port) {
     Server server(hub_, {.address = "127.0.0.1", .port = port, .identity = std::nullopt});
@@ -138,9 +139,10 @@ class Toy {
   }
 
  private:
-  static HubOptions options(const std::string& recipe = {}) {
+  static HubOptions options(const std::string& recipe) {
     HubOptions options;
     options.terms = {.momentum = 0.0f, .values = ValueType::fp32, .save_every = 4};
+    if (recipe == "select") options.terms.down = Down::select;
     options.rules.deadline = 1.0;
     options.settings = nlohmann::json{{"recipe", recipe}, {"model", "linear"}, {"lr", 0.02},
                                       {"ratio", 0.05},    {"seed", 1},         {"batch", 8}}
@@ -185,7 +187,7 @@ class Toy {
     if (what == "join") {
       const std::string token = journal_.add_token(name, Right::work, 0.0);
       places_.erase(name);
-      places_.try_emplace(name, token, rest, options().terms, folder_ / ("member-" + name));
+      places_.try_emplace(name, token, rest, options_.terms, folder_ / ("member-" + name));
     } else if (what == "refuse") {
       hub_.count_refused(rest.empty() ? name : name + " " + rest, "no request", seconds_now());
     } else if (what == "metric") {
@@ -205,6 +207,7 @@ class Toy {
   std::filesystem::path folder_;
   bool is_new_;
   Journal journal_;
+  HubOptions options_;
   Hub hub_;
   std::string metric_ = "accuracy", pending_;
   std::map<std::string, Place> places_;

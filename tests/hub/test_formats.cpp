@@ -172,8 +172,25 @@ TEST(HubCommit, RoundTripKeepsEveryBit) {
   EXPECT_EQ(again.messages, commit.messages);
   EXPECT_EQ(again.buffers, commit.buffers);
   EXPECT_EQ(again.parameters, commit.parameters);
-  EXPECT_EQ(again.examples(), 64u);
+  EXPECT_EQ(hub::examples_of(again.parts), 64u);
   EXPECT_EQ(to_bytes(again), bytes);
+}
+
+TEST(HubCommit, TheInboxOfAHubThatSelectsRoundTrips) {
+  const Replica replica(kToyModel, test::kToyBuffers, {});
+  const Commit commit = some_commit(replica);
+  hub::Inbox inbox{.parts = commit.parts, .messages = commit.messages};
+  const Bytes bytes = to_bytes(inbox);
+  const hub::Inbox again = hub::inbox_from(bytes);
+  EXPECT_EQ(again.parts, inbox.parts);
+  EXPECT_EQ(again.messages, inbox.messages);
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    Bytes damaged = bytes;
+    damaged[at] ^= std::byte{0x11};
+    EXPECT_NE(code_of([&] { hub::inbox_from(damaged); }), ErrorCode::ok) << at;
+  }
+  inbox.messages.pop_back();
+  EXPECT_EQ(code_of([&] { hub::inbox_from(to_bytes(inbox)); }), ErrorCode::bad_count);
 }
 
 TEST(HubCommit, DamageIsRefusedOrChangesNothingThatItShouldNot) {

@@ -1,6 +1,7 @@
 // Hub and members together, on a clock and links that are computed: who comes, goes and comes back.
 #include <algorithm>
 
+#include "hub/audit.h"
 #include "toy.h"
 
 namespace dgc {
@@ -264,6 +265,30 @@ TEST(LocalHub, ARevokedTokenEndsItsMemberAlone) {
   toy.local->kill("b");
   ASSERT_TRUE(toy.run_until(1000.0, [&] { return toy.local->hub()->finished(); }));
   toy.check({"b"});
+}
+
+TEST(LocalHub, ACommitOfAHubThatSelectsIsAsLargeForManyMembers) {
+  std::size_t sizes[2] = {0, 0};
+  for (const int members : {2, 25}) {
+    ToyPlan plan{.positions = 3200, .epochs = 6.0};
+    plan.terms.down = hub::Down::select;
+    Toy toy(plan);
+    for (int i = 0; i < members; ++i) toy.join("m" + std::to_string(i));
+    ASSERT_TRUE(toy.run_rounds(12));
+    EXPECT_EQ(toy.commits.back().parts.size(), static_cast<std::size_t>(members));
+    for (std::uint64_t round = 1; round <= 12; ++round) {
+      std::size_t& most = sizes[members == 2 ? 0 : 1];
+      most = std::max(most, toy.journal->commit_packet(round)->size());
+    }
+    ASSERT_TRUE(toy.finish());
+    toy.check();
+    const hub::Audit found = hub::audit(toy.folder() / "hub");
+    EXPECT_EQ(found.members.size(), static_cast<std::size_t>(members));
+    EXPECT_EQ(found.hash, toy.local->hub()->replica()->hash());
+    EXPECT_GT(found.examples, 0u);
+  }
+  // The message itself is not always of the same size.
+  EXPECT_LT(sizes[1], sizes[0] + 25);
 }
 
 TEST(LocalHub, ManyMembersComeAtOnce) {

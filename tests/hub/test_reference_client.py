@@ -62,16 +62,22 @@ class ReferenceClient(unittest.TestCase):
                 reference.decode(data[:i])
 
     def test_it_trains_with_a_member_of_ours(self) -> None:
+        self.train_with("toy", "forward")
+
+    def test_it_trains_where_the_hub_selects(self) -> None:
+        self.train_with("select", "select")
+
+    def train_with(self, recipe: str, down: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            hub = subprocess.Popen([SERVE, folder, "0", "toy"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            hub = subprocess.Popen([SERVE, folder, "0", recipe], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             try:
-                self.train(hub)
+                self.train(hub, down)
             finally:
                 hub.stdin.close()
                 hub.wait(60)
                 hub.stdout.close()
 
-    def train(self, hub: subprocess.Popen) -> None:
+    def train(self, hub: subprocess.Popen, down: str) -> None:
         said = dict(hub.stdout.readline().split() for _ in range(3))
         hub.stdin.write("join ours 192.0.2.1\n")
         hub.stdin.flush()
@@ -80,11 +86,11 @@ class ReferenceClient(unittest.TestCase):
             while status.get("round", 0) < 3:
                 status = json.loads(looker.ask("GET", "/v1/status")[1])
         with Client(int(said["port"]), said["worker"]) as client:
-            self.work(client)
+            self.work(client, down)
 
-    def work(self, client: Client) -> None:
+    def work(self, client: Client, down: str) -> None:
         run, _ = client.packet("GET", "/v1/run")
-        self.assertEqual((run["protocol"], run["terms"]["down"], run["terms"]["momentum_bits"]), (1, "forward", 0))
+        self.assertEqual((run["protocol"], run["terms"]["down"], run["terms"]["momentum_bits"]), (1, down, 0))
         joined, _ = client.packet("POST", "/v1/join", {"protocol": 1, "version": run["version"], "positions": 4000, "data": "toy",
                                                        "model": MODEL, "buffers": [], "sequence": 0, "alive": False, "saved": []})
         self.assertFalse(joined["needs_parameters"])
@@ -96,7 +102,9 @@ class ReferenceClient(unittest.TestCase):
         while parameters.round < 50:
             for commit in commits:
                 checked += parameters.apply(commit)
-                mine += any(part["member"] == "worker" for part in reference.decode(commit)[0]["parts"])
+                parts = reference.decode(commit)[0]["parts"]
+                self.assertEqual(down == "select", not parts)
+                mine += down == "select" or any(part["member"] == "worker" for part in parts)
             if answer["snapshot"]:
                 parameters = reference.Parameters(client.ask("GET", "/v1/snapshot")[1])
             if answer["outcome"] != 1 and answer["lease"]["count"] > 0 and answer["round"] == parameters.round:

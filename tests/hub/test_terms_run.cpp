@@ -79,7 +79,7 @@ TEST(HubTerms, BuffersAreMeansOverExamples) {
       }
       float first = 0.0f;
       std::memcpy(&first, commit.buffers.data(), sizeof first);
-      EXPECT_NEAR(first, sum / static_cast<double>(commit.examples()), 1e-4);
+      EXPECT_NEAR(first, sum / static_cast<double>(hub::examples_of(commit.parts)), 1e-4);
     }
     EXPECT_GE(with, toy.commits.size() / 4 - 1);
     EXPECT_GE(toy.evaluations.size(), toy.commits.size() / 4 - 1);
@@ -147,7 +147,7 @@ TEST(HubTerms, PrivateDataGivesEachExampleItsWeight) {
   EXPECT_EQ(toy.lines.size(), 40u);
   bool fewer = false;
   for (const hub::Commit& commit : toy.commits) {
-    EXPECT_EQ(commit.share, 1.0f / static_cast<float>(commit.examples()));
+    EXPECT_EQ(commit.share, 1.0f / static_cast<float>(hub::examples_of(commit.parts)));
     for (const hub::Part& part : commit.parts) fewer |= part.examples < 32;
   }
   EXPECT_TRUE(fewer);

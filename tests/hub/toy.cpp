@@ -44,7 +44,9 @@ Toy::Toy(const ToyPlan& the_plan) : plan(the_plan), folder_("dgc-toy-", fast_fol
     EXPECT_EQ(line.round, lines.size()) << "a round was counted twice, or not at all";
     commits.push_back(hub::commit_from(*journal->commit_packet(line.round)));
     if (plan.terms.down == hub::Down::select) {
-      inboxes_[line.round] = *journal->commit_inbox(line.round);
+      EXPECT_TRUE(commits.back().parts.empty()) << "members hear of all others";
+      inboxes_[line.round] = hub::inbox_from(*journal->commit_inbox(line.round));
+      commits.back().parts = inboxes_.at(line.round).parts;
     }
     hashes_.push_back(local->hub()->replica()->hash());
   };

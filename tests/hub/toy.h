@@ -73,7 +73,7 @@ class Toy {
 
   const ToyPlan plan;
   std::vector<hub::CommitLine> lines;
-  std::vector<hub::Commit> commits;
+  std::vector<hub::Commit> commits;  ///< with Down::select: with the parts that the hub kept
   std::vector<hub::EvaluationNote> evaluations;
   std::vector<std::string> said;
   /// Called in place of the usual way to compute a gradient.
@@ -104,7 +104,7 @@ class Toy {
   std::map<std::string, std::map<std::uint64_t, Increment>> increments_;
   std::map<std::string, std::uint64_t> seen_;    // rounds whose parameters were compared
   std::vector<std::uint64_t> hashes_;            // by round
-  std::map<std::uint64_t, hub::Bytes> inboxes_;  // Down::select: what the members sent, by round
+  std::map<std::uint64_t, hub::Inbox> inboxes_;  // Down::select: who sent what, by round
   std::optional<hub::Replica> initial_;
   std::vector<float> gradient_, buffers_;
 };

@@ -108,13 +108,9 @@ void Toy::check_conserved(const std::set<std::string>& gone) {
   const bool selects = plan.terms.down == hub::Down::select;
   for (const hub::Commit& commit : commits) {
     std::vector<hub::Bytes> messages = commit.messages;
-    if (selects) {
-      messages.clear();
-      const hub::Packet inbox = hub::read_packet(inboxes_.at(commit.round));
-      for (const auto& blob : inbox.blobs) messages.emplace_back(blob.begin(), blob.end());
-    }
+    if (selects) messages = inboxes_.at(commit.round).messages;
     ASSERT_EQ(messages.size(), commit.parts.size());
-    const double share = 1.0 / static_cast<double>(commit.examples());
+    const double share = 1.0 / static_cast<double>(hub::examples_of(commit.parts));
     for (std::size_t i = 0; i < messages.size(); ++i) {
       // What strangers sent was in no residual here.
       if (paces_.contains(commit.parts[i].member)) add(rest, messages[i], -1.0);
