@@ -3,7 +3,10 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "dgc/error.h"
+#include "hub_tokens.h"
 #include "torch_part.h"
+#include "train/run_folder.h"
 
 namespace dgc::app {
 
@@ -23,6 +26,12 @@ void add_export(CLI::App& app) {
   command->add_option("--data", *data, "Folder with the data (default: where `dgc data` finds it)");
   command->add_flag("--quiet", job->quiet, "Print nothing");
   command->callback([job, data] {
+    if (const auto choices = train::read_json(std::filesystem::path(job->run) / kChoicesFile);
+        choices && choices->value("own-model", false)) {
+      throw Error(ErrorCode::invalid_argument, "export", job->run,
+                  "has a model of its members' own, which dgc train does not have",
+                  "each member has the parameters at the end, and can save them");
+    }
     if (!data->empty()) job->own_settings = nlohmann::json{{"data", *data}}.dump();
     export_run(*job);
   });

@@ -14,10 +14,13 @@ inline constexpr const char* kInvitationFact = "invitation";
 
 struct Invitation {
   std::string url, pin;
+  bool own_model = false;  ///< members come from PyTorch
 
-  /// "DGC_TOKEN=… dgc join https://… --pin …"
+  /// What to paste: "DGC_TOKEN=… dgc join https://… --pin …", or, with own_model, the token for the
+  /// environment and the call for the script.
   std::string command(const std::string& token) const;
-  std::string text() const { return url + "\n" + pin; }
+  /// As it is kept.
+  std::string text() const { return url + "\n" + pin + (own_model ? "\nown model" : ""); }
   static Invitation from(const std::string& text);
 };
 

@@ -200,7 +200,8 @@ void print_invitation(const Options& o, const What& what, const Invitation& line
         "another.\n",
         what.folder.string(), line.url, what.folder.string());
   } else {
-    fmt::print("On each machine that is to train:\n  {}\nTo look at the run:\n  {}/#{}\n",
+    fmt::print("On each machine that is to train{}:\n  {}\nTo look at the run:\n  {}/#{}\n",
+               line.own_model ? ", this in the environment, and this in the script" : "",
                line.command(invite), line.url, look);
   }
   std::fflush(stdout);
@@ -269,7 +270,8 @@ int run(const Options& o) {
 
   const Invitation line{.url = fmt::format("{}://{}:{}", identity ? "https" : "http",
                                            host_for_others(o), server.port()),
-                        .pin = identity ? hub::pin_of(identity->certificate) : ""};
+                        .pin = identity ? hub::pin_of(identity->certificate) : "",
+                        .own_model = what.choices.own_model};
   journal.set_fact(kInvitationFact, line.text());
   const double now = static_cast<double>(std::time(nullptr));
   const std::string invite = resumes ? "" : journal.add_token("join", hub::Right::invite, now);

@@ -84,6 +84,10 @@ void revoke(const std::string& folder, const std::string& name) {
 
 std::string Invitation::command(const std::string& token) const {
   const bool plain = url.starts_with("http://");
+  if (own_model) {
+    return fmt::format("DGC_TOKEN={}    dgc.join(\"{}\", model, data=…{})", token, url,
+                       pin.empty() ? "" : fmt::format(", pin=\"{}\"", pin));
+  }
   return fmt::format("DGC_TOKEN={} dgc join {}{}{}", token, url, pin.empty() ? "" : " --pin " + pin,
                      plain ? " --insecure" : "");
 }
@@ -91,7 +95,10 @@ std::string Invitation::command(const std::string& token) const {
 Invitation Invitation::from(const std::string& text) {
   const std::size_t end = text.find('\n');
   if (end == std::string::npos) return {};
-  return {.url = text.substr(0, end), .pin = text.substr(end + 1)};
+  const std::size_t end_of_pin = text.find('\n', end + 1);
+  return {.url = text.substr(0, end),
+          .pin = text.substr(end + 1, end_of_pin - end - 1),
+          .own_model = end_of_pin != std::string::npos};
 }
 
 void add_token(CLI::App& app) {

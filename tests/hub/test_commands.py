@@ -193,6 +193,17 @@ class Runs(Case):
                 if anna.poll() is None:
                     anna.kill()
 
+    def test_a_model_of_the_members_own(self):
+        with HubProcesses(DGC, self.folder, ["--own-model", "--lr", "0.1", "--steps", "10"]) as run:
+            run.serve()
+            line = dgc("token", "add", "ben", "--run", run.run).stdout
+            call = r'dgc\.join\("https://127.0.0.1:\d+", model, data=…, pin="sha256:[0-9a-f]{64}"\)'
+            self.assertRegex(line, rf"^DGC_TOKEN=ben\.\w+ +{call}\n$")
+            self.refused(dgc("export", run.run, "--out", self.folder / "mesh"), "model of its members' own")
+            run.join("a")
+            self.assertEqual(run.members["a"].process.wait(30), 1)
+            self.assertIn("dgc.join()", run.text("a.err"))
+
     def test_to_a_mesh_and_back(self):
         with HubProcesses(DGC, self.folder, [*SMALL, "--epochs", "4"]) as run:
             run.serve()
