@@ -32,7 +32,7 @@ json status_of(hub::Client& client, const std::string& url) {
                                         [] { return process::stop_signal != 0; });
   const std::string text(reinterpret_cast<const char*>(answer.body.data()), answer.body.size());
   if (answer.status == 200) {
-    if (const json status = json::parse(text, nullptr, false); status.is_object()) return status;
+    if (json status = json::parse(text, nullptr, false); status.is_object()) return status;
   }
   try {
     if (const auto error = hub::error_in(hub::read_packet(answer.body))) throw *error;
