@@ -23,8 +23,8 @@ struct Handling {
   double few, many;
 };
 constexpr double kFew = 32.0, kMany = 1000.0;
-constexpr Handling kForward = {45e-6, 276e-6};
-constexpr Handling kSelect = {45e-6, 143e-6};
+constexpr Handling kForward = {52e-6, 276e-6};
+constexpr Handling kSelect = {52e-6, 120e-6};
 
 /// Linear between what was measured, and beyond.
 double handling(hub::Down down, double members) {
