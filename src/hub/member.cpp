@@ -264,14 +264,18 @@ void Member::go_back(std::uint64_t to, std::uint64_t last, Outcome of_last) {
     if (number_in(entry.path().filename().string(), "sent-", ".log")) logs.push_back(entry.path());
   }
   std::sort(logs.begin(), logs.end());
+  std::vector<SentLog::Entry> entries;
   for (const fs::path& log : logs) {
-    for (const SentLog::Entry& entry : SentLog::read(log)) {
+    for (SentLog::Entry& entry : SentLog::read(log)) {
       if (entry.sequence <= to) continue;
-      ++lost.messages;
-      lost.examples += entry.examples;
-      const Outcome outcome = entry.sequence == last ? of_last : entry.outcome;
-      if (outcome != Outcome::committed) continue;
-      const CheckedMessage message(entry.message);
+      if (entry.sequence == last) entry.outcome = of_last;
+      if (!entry.named) {
+        ++lost.messages;
+        lost.examples += entry.examples;
+      }
+      entries.push_back(std::move(entry));
+      if (entries.back().outcome != Outcome::committed) continue;
+      const CheckedMessage message(entries.back().message);
       decode_add(message, residuals, -1.0f);
       if (!state_.has_velocity() || !options_.terms.masking) continue;
       for (const Entries& sent : decode_entries(message, kMaxElements)) {
@@ -280,7 +284,9 @@ void Member::go_back(std::uint64_t to, std::uint64_t last, Outcome of_last) {
       }
     }
   }
-  if (lost.messages > 0) went_back_ = lost;
+  // The hub may send it to `to` once more, if it is killed before the hub has heard of it again.
+  const fs::path kept = log_file(options_.folder, to);
+  if (to != sequence_) SentLog::write(kept, entries);
   for (const std::uint64_t saved : saved_) {
     if (saved > to) forget_before(saved);  // no more than files of what is void now
   }
@@ -288,10 +294,13 @@ void Member::go_back(std::uint64_t to, std::uint64_t last, Outcome of_last) {
   for (const fs::path& log : logs) {
     std::error_code error;
     // That of `to` stays with it, until the hub knows of the new one.
-    if (log != log_file(options_.folder, to) || to == sequence_) fs::remove(log, error);
+    if (log != kept || to == sequence_) fs::remove(log, error);
   }
   std::erase_if(saved_, [&](std::uint64_t saved) { return saved > to; });
   save();
+  if (lost.messages == 0) return;
+  went_back_ = lost;
+  SentLog(kept).named(sequence_);
 }
 
 void Member::forget_before(std::uint64_t sequence) {

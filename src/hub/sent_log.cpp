@@ -23,11 +23,32 @@ SentLog::SentLog(std::filesystem::path file) : path_(std::move(file)) {
 
 SentLog::~SentLog() { ::close(file_); }
 
-void SentLog::append(const Bytes& packet, bool flush) {
+namespace {
+
+Bytes entry_of(const Bytes& packet) {
   const std::uint64_t length = packet.size();
   Bytes entry(sizeof length + packet.size());
   std::memcpy(entry.data(), &length, sizeof length);
   std::copy(packet.begin(), packet.end(), entry.begin() + sizeof length);
+  return entry;
+}
+
+Bytes sent_packet(std::uint64_t sequence, std::uint64_t examples,
+                  std::span<const std::byte> message) {
+  const std::span<const std::byte> blobs[] = {message};
+  return write_packet({{"sequence", sequence}, {"examples", examples}}, blobs);
+}
+
+Bytes settled_packet(std::uint64_t sequence, Outcome outcome) {
+  return write_packet({{"sequence", sequence}, {"outcome", static_cast<int>(outcome)}});
+}
+
+Bytes named_packet(std::uint64_t sequence) { return write_packet({{"named", sequence}}); }
+
+}  // namespace
+
+void SentLog::append(const Bytes& packet, bool flush) {
+  const Bytes entry = entry_of(packet);
   std::size_t at = 0;
   while (at < entry.size()) {
     const ::ssize_t wrote = ::write(file_, entry.data() + at, entry.size() - at);
@@ -47,13 +68,25 @@ void SentLog::append(const Bytes& packet, bool flush) {
 
 void SentLog::sent(std::uint64_t sequence, std::uint64_t examples,
                    std::span<const std::byte> message) {
-  const std::span<const std::byte> blobs[] = {message};
-  append(write_packet({{"sequence", sequence}, {"examples", examples}}, blobs), /*flush=*/true);
+  append(sent_packet(sequence, examples, message), /*flush=*/true);
 }
 
 void SentLog::settled(std::uint64_t sequence, Outcome outcome) {
-  append(write_packet({{"sequence", sequence}, {"outcome", static_cast<int>(outcome)}}),
-         /*flush=*/false);
+  append(settled_packet(sequence, outcome), /*flush=*/false);
+}
+
+void SentLog::named(std::uint64_t sequence) { append(named_packet(sequence), /*flush=*/false); }
+
+void SentLog::write(const std::filesystem::path& file, const std::vector<Entry>& entries) {
+  AtomicFile whole(file);
+  for (const Entry& entry : entries) {
+    whole.write(entry_of(sent_packet(entry.sequence, entry.examples, entry.message)));
+    if (entry.outcome != Outcome::none) {
+      whole.write(entry_of(settled_packet(entry.sequence, entry.outcome)));
+    }
+    if (entry.named) whole.write(entry_of(named_packet(entry.sequence)));
+  }
+  whole.commit();
 }
 
 std::vector<SentLog::Entry> SentLog::read(const std::filesystem::path& file) {
@@ -68,8 +101,11 @@ std::vector<SentLog::Entry> SentLog::read(const std::filesystem::path& file) {
     if (length > rest.size()) break;
     try {
       const Packet packet = read_packet(rest.first(static_cast<std::size_t>(length)));
-      const std::uint64_t sequence = whole_number(packet.head, "sequence");
-      if (packet.head.contains("outcome")) {
+      const bool names = packet.head.contains("named");
+      const std::uint64_t sequence = whole_number(packet.head, names ? "named" : "sequence");
+      if (names) {
+        for (Entry& entry : entries) entry.named |= entry.sequence <= sequence;
+      } else if (packet.head.contains("outcome")) {
         for (Entry& entry : entries) {
           if (entry.sequence == sequence) {
             entry.outcome = static_cast<Outcome>(whole_number(packet.head, "outcome"));

@@ -18,6 +18,7 @@ class SentLog {
     std::uint64_t examples = 0;
     Outcome outcome = Outcome::none;  ///< none: not known when the process ended
     Bytes message;
+    bool named = false;  ///< as lost, to whoever runs the member
   };
 
   /// Appends to the file; makes it if need be. Throws Error(io).
@@ -31,6 +32,11 @@ class SentLog {
   /// May be lost with a process that is killed: then the hub tells it.
   void settled(std::uint64_t sequence, Outcome outcome);
 
+  /// Messages up to this one were named as lost.
+  void named(std::uint64_t sequence);
+
+  /// Makes the file anew, with these alone. On the disk when it returns. Throws Error(io).
+  static void write(const std::filesystem::path& file, const std::vector<Entry>& entries);
   /// In their order. What was being written when a process was killed is left out.
   static std::vector<Entry> read(const std::filesystem::path& file);
 

@@ -94,6 +94,23 @@ TEST(LocalHub, AMemberThatIsCutOffForLongLosesWhatOthersHaveDone) {
   toy.check();
 }
 
+TEST(LocalHub, AMemberThatIsKilledRightAfterItWentBackNamesItsLossOnce) {
+  Toy toy({.epochs = 40.0});
+  started(toy, 6);
+  toy.local->cut("b", 80.0);
+  ASSERT_TRUE(toy.run_until(200.0, [&] { return !toy.losses["b"].empty(); }));
+  // The hub hears no more of it, and sends it back once more.
+  toy.local->cut("b", 0.5);
+  toy.local->kill("b");
+  ASSERT_FALSE(toy.run(1.0));
+  toy.join("b");
+  ASSERT_TRUE(toy.finish());
+  ASSERT_EQ(toy.losses["b"].size(), 1u);
+  EXPECT_EQ(toy.losses["b"][0].to, 4u);
+  EXPECT_EQ(toy.losses["b"][0].messages, toy.lost("b"));
+  toy.check();
+}
+
 TEST(LocalHub, AStalledMemberIsWaitedForAWhileAndThenNotAnyMore) {
   Toy toy({.epochs = 40.0});
   started(toy);

@@ -74,6 +74,29 @@ TEST(SentLog, AnyBeginningHasTheWholeEntriesOfIt) {
   EXPECT_TRUE(SentLog::read(folder / "none").empty());
 }
 
+TEST(SentLog, CanBeMadeAnewAndKnowsWhatWasNamed) {
+  const TemporaryFolder folder("dgc-", test::fast_folder());
+  const fs::path file = folder / "log";
+  const Bytes message(7, std::byte{3});
+  SentLog::write(file,
+                 {{.sequence = 5, .examples = 8, .outcome = Outcome::committed, .message = message},
+                  {.sequence = 6, .examples = 9, .outcome = Outcome::none, .message = {}}});
+  { SentLog(file).named(5); }
+  auto entries = SentLog::read(file);
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].outcome, Outcome::committed);
+  EXPECT_EQ(entries[0].message, message);
+  EXPECT_EQ(entries[1].examples, 9u);
+  EXPECT_TRUE(entries[0].named);
+  EXPECT_FALSE(entries[1].named);
+  SentLog::write(file, entries);
+  { SentLog(file).sent(7, 1, message); }
+  entries = SentLog::read(file);
+  ASSERT_EQ(entries.size(), 3u);
+  EXPECT_TRUE(entries[0].named);
+  EXPECT_FALSE(entries[2].named);
+}
+
 TEST(SavedResidual, AMemberThatIsKilledAtAnyByteOfItsLog) {
   for (std::size_t cut = 0; cut < 120; cut += 9) {
     for (const bool torn : {false, true}) {

@@ -76,6 +76,7 @@ class Toy {
   std::vector<hub::Commit> commits;  ///< with Down::select: with the parts that the hub kept
   std::vector<hub::EvaluationNote> evaluations;
   std::vector<std::string> said;
+  std::map<std::string, std::vector<hub::Member::WentBack>> losses;  ///< that members named
   /// Called in place of the usual way to compute a gradient.
   std::function<void(hub::Member&, std::vector<float>&)> gradient;
   std::optional<hub::LocalHub> local;
