@@ -254,7 +254,7 @@ int run(const Options& o) {
   hub::Hub hub(folder, journal, plan.options, plan.plan,
                {.committed =
                     [&](const hub::CommitLine& line) {
-                      record.set_model(serving->parameters(), serving->plan().positions);
+                      record.set_model(serving->replica()->model(), serving->plan().positions);
                       record.committed(line);
                     },
                 .evaluated =
@@ -294,7 +294,7 @@ int run(const Options& o) {
                 "mend it and go on with: " + to_go_on(o, what.folder));
   }
   hub.save();
-  record.set_model(hub.parameters(), hub.plan().positions);
+  if (hub.replica() != nullptr) record.set_model(hub.replica()->model(), hub.plan().positions);
   const std::string hash =
       hub.replica() != nullptr ? fmt::format("{:016x}", hub.replica()->hash()) : "";
   const train::Summary summary = record.finish(hub.finished(), hash);

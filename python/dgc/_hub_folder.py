@@ -81,11 +81,6 @@ class Folder:
     def close(self) -> None:
         self._lock.close()
 
-    @property
-    def residual(self) -> pathlib.Path:
-        """What has not been sent yet."""
-        return self.path / "residual"
-
     def token(self) -> Optional[str]:
         """That was kept here."""
         file = self.path / _TOKEN

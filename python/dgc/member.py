@@ -109,7 +109,7 @@ def join(
             facts=answer,
             model=core_model,
             buffers=core_buffers,
-            folder=os.fspath(folder.residual),
+            folder=os.fspath(folder.path),
             threads=_check.check(OPERATION, "threads", threads, _check.whole(1), "threads=2"),
         )
         named = _check.check(OPERATION, "data_name", data_name, _check.TEXT, "data_name='faces'")

@@ -66,10 +66,11 @@ std::unique_ptr<Member> make_member(std::string_view facts, const Specs& model,
   if (terms == packet.head.end()) {
     throw Error(ErrorCode::bad_state, "join", "hub", "names no terms of the run");
   }
+  const std::string run = hub::text(packet.head, "run");
   return std::make_unique<Member>(specs_of(model), specs_of(buffers),
                                   hub::MemberOptions{.terms = hub::terms_from(*terms),
-                                                     .run = hub::text(packet.head, "run"),
-                                                     .folder = folder,
+                                                     .run = run,
+                                                     .folder = hub::residual_folder(folder, run),
                                                      .threads = threads});
 }
 

@@ -126,13 +126,17 @@ class HubProcesses:
     # The end.
 
     def wait(self, timeout):
-        """Until the hub and all members that run have ended. False where they have not."""
-        until = time.monotonic() + timeout
-        for process in [self.hub, *(m.process for m in self.members.values())]:
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return False
+        """Until the hub and all members that run have ended. False where they have not. Who began when the hub was
+        gone already looks for it for ever: such a member is told to leave."""
+        try:
+            self.hub.wait(timeout)
+            time.sleep(1)
+            for process in [m.process for m in self.members.values() if m.alive()]:
+                process.send_signal(signal.SIGTERM)
+            for member in self.members.values():
+                member.process.wait(60)
+        except subprocess.TimeoutExpired:
+            return False
         return True
 
     def text(self, name):

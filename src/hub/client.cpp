@@ -158,6 +158,10 @@ struct Client::Impl {
     if (given_up) throw Unreachable("given up");
     if (*ended) {
       const bool late = *ended == beast::error::timeout;
+      // What a hub with TLS does where it hears none.
+      if (*ended == http::error::end_of_stream && !place.tls) {
+        throw Unreachable("the connection was ended: has the hub TLS? Then it is https://");
+      }
       throw Unreachable(fmt::format("{}: {}", what, late ? "no answer in time" : ended->message()));
     }
   }

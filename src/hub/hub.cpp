@@ -155,7 +155,6 @@ std::uint64_t Hub::Impl::parameters() const noexcept {
   }
   return elements;
 }
-std::uint64_t Hub::parameters() const noexcept { return impl_->parameters(); }
 const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
 const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
 const HubPlan& Hub::plan() const noexcept { return impl_->plan; }

@@ -116,7 +116,6 @@ class Hub {
   std::size_t present() const noexcept;
   /// Null before the first member came.
   Replica* replica() noexcept;
-  std::uint64_t parameters() const noexcept;  ///< how many
   const Rounds& rounds() const noexcept;
   const Leases* leases() const noexcept;
   const HubPlan& plan() const noexcept;

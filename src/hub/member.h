@@ -65,6 +65,12 @@ struct Ask {
   bool waits = false;  ///< the answer may take as long as a round
 };
 
+/// Where a member keeps the residual of that run: a second run of the same hub has one of its own.
+inline std::filesystem::path residual_folder(const std::filesystem::path& state,
+                                             const std::string& run) {
+  return state / ("residual-" + run.substr(0, 8));
+}
+
 class Member {
  public:
   /// Finds what this member has saved in the folder. Throws Error: state_mismatch where the folder

@@ -13,12 +13,12 @@ namespace dgc::plan {
 namespace {
 
 /// Bytes around a message that goes up, around what comes down, and of a member's line in a commit
-/// with everybody's messages (docs/hub-bench.md).
+/// with everybody's messages (docs/hub.md, "Figures").
 constexpr double kAroundUp = 230.0;
 constexpr double kAroundDown = 500.0;
 constexpr double kLine = 75.0;
 
-/// Seconds of the hub for a message of no size, at 32 and at 1,000 members (docs/hub-bench.md).
+/// Seconds of the hub for a message of no size, at 32 and at 1,000 members (docs/hub.md, "Figures").
 struct Handling {
   double few, many;
 };

@@ -122,6 +122,8 @@ void export_hub_run(const std::filesystem::path& run_folder, const std::filesyst
   point.steps = settings.steps > 0
                     ? static_cast<std::uint64_t>(settings.steps)
                     : static_cast<std::uint64_t>(std::ceil(settings.epochs * per_epoch - 1e-6));
+  // Examples that were done again count twice in a hub's commits.
+  point.done = std::min(point.done, point.steps);
   const auto folder = out / mode / kCheckpoints;
   if (is_local(mode)) {
     const auto inner = make_inner(settings, task->model());

@@ -135,7 +135,7 @@ class HubMember {
     member_.emplace(parameters_.specs, buffers_.specs,
                     hub::MemberOptions{.terms = facts.terms,
                                        .run = facts.run,
-                                       .folder = request_.state / "residual",
+                                       .folder = hub::residual_folder(request_.state, facts.run),
                                        .threads = static_cast<int>(settings_.threads)});
     private_data_ = facts.private_data;
     const std::string words = task_->vocabulary();
@@ -180,7 +180,8 @@ class HubMember {
     const bool was_outstanding = member_->is_outstanding();
     const bool was_finished = member_->finished();
     member_->take(answer);
-    if (ask.waits && !ask.body.empty()) round_trip_ = std::max(0.0, courier_.seconds() - member_->held());
+    if (ask.waits && !ask.body.empty())
+      round_trip_ = std::max(0.0, courier_.seconds() - member_->held());
     if (was_outstanding && !member_->is_outstanding()) settled();
     if (!was_finished && member_->finished()) console_.say("the run is finished");
     take_back_own_state();

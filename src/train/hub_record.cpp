@@ -14,6 +14,8 @@
 namespace dgc::train {
 namespace {
 
+using nlohmann::ordered_json;
+
 template <typename Whole>
 double real(Whole number) {
   return static_cast<double>(number);
@@ -29,8 +31,10 @@ HubRecord::HubRecord(Options options, hub::Journal& journal, Console& console)
   log_.emplace(options_.folder / kMetricsFile, last_.round);
 }
 
-void HubRecord::set_model(std::uint64_t parameters, std::int64_t positions) {
-  parameters_ = real(parameters);
+void HubRecord::set_model(const std::vector<TensorSpec>& model, std::int64_t positions) {
+  if (!model_.empty()) return;
+  model_ = model;
+  for (const TensorSpec& spec : model) parameters_ += real(spec.elements());
   positions_ = positions;
 }
 
@@ -136,6 +140,18 @@ Summary HubRecord::finish(bool finished, const std::string& hash) {
   if (evaluation_) summary.facts.metric_name = evaluation_->metrics.front().first;
   summary.facts.higher_is_better = summary.facts.metric_name.find("accuracy") != std::string::npos;
   summary.modes.emplace_back(options_.mode, result);
+  ordered_json tensors = ordered_json::array();
+  for (const TensorSpec& spec : model_) {
+    const double elements = real(spec.elements());
+    tensors.push_back(to_json(TensorLine{
+        .name = spec.name,
+        .shape = spec.shape,
+        .elements = elements,
+        .mode = spec.dense ? "dense" : "sparse",
+        .why = fmt::format("{} dimension{}", spec.shape.size(), spec.shape.size() == 1 ? "" : "s"),
+        .k = spec.dense ? elements : std::ceil(last_.ratio * elements)}));
+  }
+  write_json(options_.folder / kTensorsFile, tensors);
   write_json(options_.folder / kResultFile,
              to_json(ModeResult{.result = result, .facts = summary.facts}));
   write_json(options_.folder.parent_path() / kSummaryFile, to_json(summary));

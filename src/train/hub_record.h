@@ -26,7 +26,7 @@ class HubRecord {
   HubRecord(Options options, hub::Journal& journal, Console& console);
 
   /// Once the model is known.
-  void set_model(std::uint64_t parameters, std::int64_t positions);
+  void set_model(const std::vector<TensorSpec>& model, std::int64_t positions);
   void committed(const hub::CommitLine& line);
   void evaluated(const hub::EvaluationNote& note);
 
@@ -40,6 +40,7 @@ class HubRecord {
   Options options_;
   Console& console_;
   std::optional<MetricsLog> log_;
+  std::vector<TensorSpec> model_;
   double parameters_ = 0.0;
   std::int64_t positions_ = 0;
   Totals totals_;

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <random>
 
+#include "compress/decay.h"
 #include "exchange/sampled_norm.h"
 #include "torch/bucket_plan.h"
-#include "compress/decay.h"
 
 namespace dgc::sgd {
 namespace {
