@@ -20,7 +20,15 @@
 namespace dgc::hub {
 namespace {
 
-constexpr std::size_t kSnapshots = 2;  // that are kept
+constexpr std::size_t kSnapshots = 2;      // that are kept
+constexpr std::size_t kTypicalNorms = 16;  // rounds
+
+/// Of two: the lower.
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
 
 std::string snapshot_name(std::uint64_t round) {
   return fmt::format("round-{:09}.snapshot", round);
@@ -162,9 +170,10 @@ Commit Hub::Impl::make_commit(const std::vector<std::string>& names) {
                 .ratio = due.ratio};
   std::vector<double> norms;
   for (const std::string& name : names) norms.push_back(inside.at(name).norm);
-  std::vector<double> sorted = norms;
-  std::sort(sorted.begin(), sorted.end());
-  const double median = sorted[(sorted.size() - 1) / 2];
+  // Nobody else is in the round: then the rounds before say what is usual.
+  const double median = names.size() == 1 && !typical_norms.empty()
+                            ? median_of({typical_norms.begin(), typical_norms.end()})
+                            : median_of(norms);
   for (std::size_t i = 0; i < names.size(); ++i) {
     Part part = inside.at(names[i]).part;
     const double most = options.norm_bound * median;
@@ -237,10 +246,16 @@ void Hub::Impl::close(double now) {
   std::swap(rounds, after);  // make_commit and pace look at the closed round
   Commit commit;
   CommitLine line;
+  double typical = 0.0;
   bool selected = false;
   try {
     commit = make_commit(names);
     const std::uint64_t new_examples = examples_of(commit.parts);
+    std::vector<double> norms;
+    for (const Part& part : commit.parts) {
+      norms.push_back(inside.at(part.member).norm * static_cast<double>(part.factor));
+    }
+    typical = median_of(std::move(norms));
     std::vector<Bytes> messages;
     for (const std::string& name : names) messages.push_back(inside.at(name).message);
     Bytes received;
@@ -293,6 +308,8 @@ void Hub::Impl::close(double now) {
   if (selected) selector->commit();
   replica->apply(commit);
   examples = line.examples;
+  typical_norms.push_back(typical);
+  if (typical_norms.size() > kTypicalNorms) typical_norms.pop_front();
   news = true;
   inside.clear();
   const std::uint64_t round = commit.round;

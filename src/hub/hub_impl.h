@@ -42,6 +42,9 @@ struct Hub::Impl {
     Bytes buffers;
   };
   std::map<std::string, Inside> inside;
+  /// Typical norms of the last rounds since the hub was started: what a message that is alone in
+  /// its round is compared with.
+  std::deque<double> typical_norms;
 
   struct Guest {
     std::string session;

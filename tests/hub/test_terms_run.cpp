@@ -136,6 +136,29 @@ TEST(HubTerms, OneThatIsFarTooLargeIsScaled) {
   }
 }
 
+TEST(HubTerms, NormBoundHoldsForAMemberThatIsAlone) {
+  for (const bool bound : {true, false}) {
+    ToyPlan plan{.epochs = 1.0, .ratio = 1.0};
+    plan.norm_bound = bound ? 3.0 : 0.0;
+    Toy toy(plan);
+    toy.gradient = [](hub::Member& member, std::vector<float>& out) {
+      const std::uint64_t next = member.sequence() + 1;
+      // Twice as long is usual; two are a thousand times as long.
+      const float length = next == 12 || next == 13 ? -1000.0f : next % 2 == 0 ? 2.0f : 1.0f;
+      std::fill(out.begin(), out.end(), 0.01f * length);
+    };
+    toy.join("a");
+    ASSERT_TRUE(toy.finish());
+    for (const hub::Commit& commit : toy.commits) {
+      ASSERT_EQ(commit.parts.size(), 1u);
+      const bool wrong = commit.parts[0].sequence == 12 || commit.parts[0].sequence == 13;
+      EXPECT_NEAR(commit.parts[0].factor, bound && wrong ? 3.0f / 1000.0f : 1.0f, 1e-6f)
+          << "message " << commit.parts[0].sequence;
+    }
+    toy.check();
+  }
+}
+
 TEST(HubTerms, PrivateDataGivesEachExampleItsWeight) {
   ToyPlan plan{.epochs = 4.0};
   plan.private_data = true;
