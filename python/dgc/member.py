@@ -348,6 +348,13 @@ class Member:
         extra = self._core.take_saved_extra()
         if extra is not None and self._optimizer is not None:
             self._optimizer.load_state_dict(load_tensors(io.BytesIO(extra)))
+        back = self._core.hub_went_back()
+        if back is not None:
+            was, now = back
+            self._say(
+                f"the hub is at round {now}, and this member was at {was}: the hub was restored "
+                "from an older copy; its parameters are taken"
+            )
         lost = self._core.went_back()
         if lost is not None:
             to, messages, examples = lost

@@ -136,6 +136,12 @@ void bind_member(py::module_& m) {
              if (!lost) return std::nullopt;
              return std::tuple(lost->to, lost->messages, lost->examples);
            })
+      .def("hub_went_back",
+           [](Member& member) -> std::optional<std::pair<std::uint64_t, std::uint64_t>> {
+             const auto back = member.hub_went_back();
+             if (!back) return std::nullopt;
+             return std::pair(back->from, back->to);
+           })
       .def("parameters",
            [](Member& member) {
              std::vector<std::pair<std::uintptr_t, std::size_t>> places;

@@ -221,7 +221,8 @@ void Member::take_join(const Packet& packet) {
   // takes them.
   const bool has_own = !alive_ || needs_parameters_;
   needs_parameters_ = flag(head, "needs_parameters");
-  if (has_own && !needs_parameters_) needs_snapshot_ = true;
+  const bool ahead = !has_own && round() > hub_round_;
+  if ((has_own || ahead) && !needs_parameters_) needs_snapshot_ = true;
   finished_ = flag(head, "finished");
   lease_ = {};
   told_ = false;
@@ -230,6 +231,11 @@ void Member::take_join(const Packet& packet) {
   evaluation_.reset();
   if (!alive_ || resume_from != sequence_) go_back(resume_from, sequence_, outcome);
   alive_ = true;
+  if (ahead) {
+    hub_went_back_ = {.from = round(), .to = hub_round_};
+    // It was computed at a round that has not happened.
+    if (outstanding_) settle(Outcome::taken_back);
+  }
   // What the hub has seen before this one's disk was lost, say, is not used again.
   if (!outstanding_) sequence_ = std::max(sequence_, last);
 }
@@ -459,6 +465,10 @@ void Member::take_reply(const Packet& packet) {
   const std::uint64_t last_saved = saved_.empty() ? 0 : saved_.back();
   const auto every = static_cast<std::uint64_t>(options_.terms.save_every);
   if (flag(head, "save") || finished_ || sequence_ - last_saved >= every) save();
+}
+
+std::optional<Member::HubWentBack> Member::hub_went_back() {
+  return std::exchange(hub_went_back_, {});
 }
 
 std::optional<Member::WentBack> Member::went_back() { return std::exchange(went_back_, {}); }

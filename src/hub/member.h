@@ -135,6 +135,15 @@ class Member {
   /// Since the last call.
   std::optional<WentBack> went_back();
 
+  /// The hub is at an earlier round than this member was: somebody put an older copy of its folder
+  /// in place. The member takes the hub's parameters then, and keeps its residual.
+  struct HubWentBack {
+    std::uint64_t from = 0;  ///< the member's round
+    std::uint64_t to = 0;    ///< the hub's
+  };
+  /// Since the last call.
+  std::optional<HubWentBack> hub_went_back();
+
  private:
   struct Saved;
   void find_saved();
@@ -186,6 +195,7 @@ class Member {
   std::function<Bytes()> extra_;
   std::optional<Bytes> saved_extra_;
   std::optional<WentBack> went_back_;
+  std::optional<HubWentBack> hub_went_back_;
 };
 
 }  // namespace dgc::hub

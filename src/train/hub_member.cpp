@@ -94,6 +94,12 @@ class HubMember {
       } else {
         compute();
       }
+      if (const auto back = member_->hub_went_back()) {
+        console_.say(
+            fmt::format("the hub is at round {}, and this member was at {}: the hub was restored "
+                        "from an older copy; its parameters are taken",
+                        back->to, back->from));
+      }
       if (const auto lost = member_->went_back()) {
         console_.say(
             fmt::format("back at message {}, as it was saved; what {} later messages with {} "

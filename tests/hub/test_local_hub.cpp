@@ -140,6 +140,34 @@ TEST(LocalHub, AHubThatIsKilledGoesOnWhereItWas) {
   }
 }
 
+TEST(LocalHub, MembersThatAreAheadOfARestoredHubTakeItsParameters) {
+  for (const auto down : {hub::Down::forward, hub::Down::select}) {
+    for (double pause = 0.0; pause < 0.04; pause += 0.007) {
+      const TemporaryFolder backup("dgc-", test::fast_folder());
+      ToyPlan plan;
+      plan.terms.down = down;
+      Toy toy(plan);
+      started(toy, 7);
+      toy.copy_hub(backup / "hub");
+      ASSERT_TRUE(toy.run_rounds(8));
+      ASSERT_FALSE(toy.run(pause));
+      const std::uint64_t ahead = toy.local->hub()->round();
+      toy.restore_hub(backup / "hub");
+      EXPECT_EQ(toy.local->hub()->round(), 7u);
+      // Replicas are compared with the hub's after every event.
+      ASSERT_TRUE(toy.finish());
+      ASSERT_EQ(toy.hub_backs.size(), 3u);
+      for (const auto& [name, back] : toy.hub_backs) {
+        EXPECT_GE(back.from + 1, ahead);
+        EXPECT_LT(back.to, back.from);
+        EXPECT_GT(toy.committed(name), 20u);
+      }
+      EXPECT_LT(toy.distance(), 0.15);
+      if (HasFailure()) FAIL() << "the hub was restored after " << pause << " s";
+    }
+  }
+}
+
 TEST(LocalHub, AHubThatStartsLateOnItsClockGivesMembersTheTimeToComeBack) {
   Toy toy({.epochs = 40.0, .lost_after = 30.0});
   started(toy);

@@ -176,6 +176,7 @@ void Toy::observe() {
   for (const auto& [name, pace] : paces_) {
     Member* const member = local->member(name);
     if (member == nullptr) continue;
+    if (const auto back = member->hub_went_back()) hub_backs[name] = *back;
     if (const auto lost = member->went_back()) {
       // It names what it lost, once: all that it had computed since.
       const auto& mine = increments_[name];
@@ -186,12 +187,35 @@ void Toy::observe() {
       losses[name].push_back(*lost);
     }
     if (member->todo() != hub::Todo::compute || hashes_.empty()) continue;
+    if (restored_ && !hub_backs.contains(name)) continue;  // it has not heard of it yet
     const auto [seen, first] = seen_.try_emplace(name, UINT64_MAX);
     if (seen->second == member->round()) continue;
     seen->second = member->round();
     EXPECT_EQ(member->replica().hash(), hashes_.at(member->round()))
         << name << " has other parameters at round " << member->round();
   }
+}
+
+void Toy::copy_hub(const std::filesystem::path& to) {
+  journal.reset();
+  local->kill_hub();
+  std::filesystem::copy(folder_ / "hub", to, std::filesystem::copy_options::recursive);
+  journal.emplace(folder_ / "hub" / hub::kJournalFile, /*create=*/false);
+  local->start_hub();
+}
+
+void Toy::restore_hub(const std::filesystem::path& from) {
+  journal.reset();
+  local->kill_hub();
+  std::filesystem::remove_all(folder_ / "hub");
+  std::filesystem::copy(from, folder_ / "hub", std::filesystem::copy_options::recursive);
+  journal.emplace(folder_ / "hub" / hub::kJournalFile, /*create=*/false);
+  local->start_hub();
+  lines.resize(local->hub()->round());
+  commits.resize(lines.size());
+  hashes_.resize(lines.size() + 1);
+  seen_.clear();
+  restored_ = true;
 }
 
 bool Toy::run_until(double seconds, const std::function<bool()>& done) {

@@ -62,6 +62,11 @@ class Toy {
   /// cannot come back: what the hub has given to others is taken as lost.
   void check(const std::set<std::string>& gone = {});
 
+  /// A copy of the hub's folder, with the hub stopped for a moment.
+  void copy_hub(const std::filesystem::path& to);
+  /// Starts the hub from such a copy. check() cannot be used any more: what came since is lost.
+  void restore_hub(const std::filesystem::path& from);
+
   hub::Member& member(const std::string& name) { return *local->member(name); }
   /// Messages of a member that are in commits.
   std::uint64_t committed(const std::string& name) const;
@@ -77,6 +82,7 @@ class Toy {
   std::vector<hub::EvaluationNote> evaluations;
   std::vector<std::string> said;
   std::map<std::string, std::vector<hub::Member::WentBack>> losses;  ///< that members named
+  std::map<std::string, hub::Member::HubWentBack> hub_backs;         ///< that members noticed
   /// Called in place of the usual way to compute a gradient.
   std::function<void(hub::Member&, std::vector<float>&)> gradient;
   std::optional<hub::LocalHub> local;
@@ -108,6 +114,7 @@ class Toy {
   std::map<std::uint64_t, hub::Inbox> inboxes_;  // Down::select: who sent what, by round
   std::optional<hub::Replica> initial_;
   std::vector<float> gradient_, buffers_;
+  bool restored_ = false;
 };
 
 /// Where tests have their files: in memory, where there is such a folder.
