@@ -18,7 +18,8 @@ constexpr double kAroundUp = 230.0;
 constexpr double kAroundDown = 500.0;
 constexpr double kLine = 75.0;
 
-/// Seconds of the hub for a message of no size, at 32 and at 1,000 members (docs/hub.md, "Figures").
+/// Seconds of the hub for a message of no size, at 32 and at 1,000 members (docs/hub.md,
+/// "Figures").
 struct Handling {
   double few, many;
 };
