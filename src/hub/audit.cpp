@@ -98,6 +98,7 @@ SavedRun saved_run(const std::filesystem::path& folder) {
     run.last_round = line.round;
     if (line.round <= run.replica.round()) run.examples = line.examples;
   }
+  for (const EvaluationNote& note : journal.evaluations()) run.evaluation = note;
   if (const auto positions = journal.fact("positions")) run.positions = std::stoll(*positions);
   return run;
 }

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "hub/journal.h"
 #include "hub/replica.h"
 
 namespace dgc::hub {
@@ -39,9 +41,10 @@ struct SavedRun {
   /// Of the hub, which selects: what it has received and not sent, of all tensors one after the
   /// other; or empty.
   std::vector<float> residual;
-  std::uint64_t last_round = 0;  ///< that is in the journal
-  std::uint64_t examples = 0;    ///< in the commits up to the snapshot
-  std::int64_t positions = 0;    ///< in an epoch; 0: data are private
+  std::uint64_t last_round = 0;              ///< that is in the journal
+  std::uint64_t examples = 0;                ///< in the commits up to the snapshot
+  std::int64_t positions = 0;                ///< in an epoch; 0: data are private
+  std::optional<EvaluationNote> evaluation;  ///< the last
 };
 /// Throws Error(io) where nobody has given parameters yet.
 SavedRun saved_run(const std::filesystem::path& folder);

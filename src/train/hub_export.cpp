@@ -124,6 +124,10 @@ void export_hub_run(const std::filesystem::path& run_folder, const std::filesyst
                     : static_cast<std::uint64_t>(std::ceil(settings.epochs * per_epoch - 1e-6));
   // Examples that were done again count twice in a hub's commits.
   point.done = std::min(point.done, point.steps);
+  // Of a run that is over nothing else would be evaluated.
+  if (run.evaluation) {
+    point.validation = Scores{.loss = run.evaluation->loss, .metrics = run.evaluation->metrics};
+  }
   const auto folder = out / mode / kCheckpoints;
   if (is_local(mode)) {
     const auto inner = make_inner(settings, task->model());

@@ -295,6 +295,9 @@ class HubMember {
   double gradient_of(const Draw& draw) {
     for (torch::Tensor& parameter : parameters_.tensors) parameter.mutable_grad().reset();
     const Batch batch = task_->batch(draw);
+    for (const std::string& text : task_->problems().take()) {
+      if (skipped_.insert(text).second) console_.say("left out: " + text);
+    }
     if (batch.examples == 0) {
       throw Error(ErrorCode::io, "join", "data", "none of the examples could be read",
                   "are the data still there?");
@@ -411,6 +414,7 @@ class HubMember {
   std::optional<hub::Member> member_;
   std::vector<float> before_;        // local steps
   std::vector<torch::Tensor> kept_;  // gradients that contribute() reads
+  std::set<std::string> skipped_;    // files that cannot be read, said once
   hub::Lease after_;                 // where the last lease ended
   std::uint64_t epoch_ = 0;          // in private data
   std::int64_t position_ = 0;
