@@ -58,14 +58,18 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
       plan.positions = positions;
     }
     begin(model, buffers);
-    // Only now: what cannot begin must not be found by the next start.
-    Transaction transaction(journal.database());
-    if (!plan.private_data) journal.set_fact("positions", fmt::format("{}", positions));
-    journal.set_fact("data", data);
-    journal.set_fact(
-        "model", nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}.dump());
-    transaction.commit();
-    take_initial_parameters();
+    try {
+      // Only now: what cannot begin must not be found by the next start.
+      Transaction transaction(journal.database());
+      if (!plan.private_data) journal.set_fact("positions", fmt::format("{}", positions));
+      journal.set_fact("data", data);
+      journal.set_fact(
+          "model", nlohmann::json{{"model", to_json(model)}, {"buffers", to_json(buffers)}}.dump());
+      transaction.commit();
+    } catch (...) {
+      replica.reset();  // nor may it be gone on with, where it is not written down
+      throw;
+    }
   } else if (const std::string other = difference(replica->model(), model); !other.empty()) {
     refuse(ErrorCode::configuration_mismatch, "model", other, "train the model of the run");
   } else if (const std::string too = difference(replica->buffer_specs(), buffers); !too.empty()) {
@@ -77,6 +81,8 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
                        *journal.fact("data"), plan.positions, data, positions),
            "give all members the same data, or start the hub with --private-data");
   }
+  // Again, where the disk failed when the last member came: nobody else may give other ones.
+  take_initial_parameters();
 
   Guest& guest = guests[name];
   sessions.erase(guest.session);

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/file.h"
 #include "base/temporary_folder.h"
 #include "dgc/version.h"
 #include "hub/hub.h"
@@ -59,6 +60,15 @@ class OneHub {
                  {"alive", false},
                  {"saved", nlohmann::json::array()}});
   }
+  /// For parameters to begin with.
+  void put(const Bytes& packet) {
+    AtomicFile file(folder_ / hub::kInitialFile);
+    file.write(packet);
+    file.commit();
+  }
+  std::filesystem::path folder() const { return folder_.path(); }
+  hub::Journal& journal() { return journal_; }
+  hub::Hub& hub() { return *hub_; }
   void begin(const std::string& name) {
     ASSERT_EQ(join(name, kToyModel)["status"], 200);
     const Bytes parameters = hub::Replica(kToyModel, {}, terms_).snapshot();
@@ -83,6 +93,36 @@ TEST(HubLimits, AModelThatCannotBeginIsForgotten) {
   EXPECT_NE(hub.join("a", {kToyModel[0], kToyModel[0]})["status"], 200) << "two of one name";
   hub.start();
   hub.begin("b");
+}
+
+TEST(HubLimits, ARunThatIsNotWrittenDownDoesNotBegin) {
+  OneHub hub({});
+  ASSERT_EQ(hub.post("a", "/v1/join", {})["status"], 400);  // it has a token
+  {
+    hub::Database other(hub.folder() / "j", /*create=*/false);
+    hub.journal().database().execute("PRAGMA busy_timeout=1");
+    other.execute("BEGIN IMMEDIATE");
+    EXPECT_EQ(hub.join("a", kToyModel)["status"], 503);
+    other.execute("ROLLBACK");
+  }
+  hub.begin("a");
+  hub.start();
+  EXPECT_EQ(hub.join("a", kToyModel)["needs_parameters"], false);
+}
+
+TEST(HubLimits, ParametersToBeginWithAreTakenWhenTheDiskIsThereAgain) {
+  OneHub hub({});
+  std::vector<float> values(test::kToySize, 2.0f);
+  const auto bytes = std::as_bytes(std::span(values));
+  const std::span<const std::byte> blobs[] = {bytes.first(16 * 25 * 4), bytes.subspan(16 * 25 * 4)};
+  hub.put(hub::write_packet({{"tensors", hub::to_json(kToyModel)}}, blobs));
+  const auto in_the_way = hub.folder() / "round-000000000.snapshot" / "x";
+  std::filesystem::create_directories(in_the_way);
+  EXPECT_EQ(hub.join("a", kToyModel)["status"], 503);
+  EXPECT_EQ(hub.join("a", kToyModel)["status"], 503);
+  std::filesystem::remove_all(in_the_way.parent_path());
+  EXPECT_EQ(hub.join("a", kToyModel)["needs_parameters"], false);
+  EXPECT_EQ(hub.hub().replica()->parameters()[0][0], 2.0f);
 }
 
 TEST(HubLimits, NobodyGetsAllLeases) {
