@@ -67,7 +67,26 @@ std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// What strangers and members have put into it (a path, the name of a tensor) is no second line of
+/// the log, moves no cursor of a terminal, and fills no disk.
+std::string one_line(std::string text) {
+  constexpr std::size_t kLongest = 500;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (is_control(text, i)) text[i] = '?';
+  }
+  return text;
+}
+
 }  // namespace
+
+bool is_control(std::string_view text, std::size_t at) {
+  const auto byte = static_cast<unsigned char>(text[at]);
+  if (byte < 0x20 || byte == 0x7f) return true;
+  // U+0080 to U+009F, of which terminals know some, too.
+  const auto next = at + 1 < text.size() ? static_cast<unsigned char>(text[at + 1]) : 0;
+  return byte == 0xc2 && next >= 0x80 && next < 0xa0;
+}
 
 std::uint64_t message_number(const nlohmann::json& head) {
   const std::uint64_t sequence = whole_number(head, "sequence");
@@ -374,7 +393,8 @@ nlohmann::json Hub::Impl::run_facts(const TokenLine& token) const {
           {"right", name_of(token.right)}};
 }
 
-void Hub::Impl::note(const std::string& member, const std::string& what, double now) {
+void Hub::Impl::note(const std::string& member, const std::string& event, double now) {
+  const std::string what = one_line(event);
   // A log with a gap is better than a hub that ends because somebody came while the disk was full.
   try {
     journal.add_event({now + clock_offset, rounds.closed(), member, what});

@@ -122,7 +122,7 @@ struct Hub::Impl {
   std::optional<Response> reply(const std::string& name, std::uint64_t sequence, std::uint64_t have,
                                 double now, bool must, double held = 0.0);
   void answer_waiting(double now, bool all);
-  void note(const std::string& member, const std::string& what, double now);
+  void note(const std::string& member, const std::string& event, double now);
   void set_saved(const std::string& name, std::uint64_t saved);
   /// Written down at once unless the caller does so, by write_leases().
   Lease lease_for(const std::string& name, std::uint64_t sequence, bool keep = true);
@@ -160,6 +160,8 @@ Response packet_response(const nlohmann::json& head,
 int status_of(ErrorCode code);
 [[noreturn]] void refuse(ErrorCode code, const std::string& subject, const std::string& what,
                          const std::string& hint = {});
+/// Whether a control character begins there.
+bool is_control(std::string_view text, std::size_t at);
 /// A member's number that is of no use is taken as 0: nothing is decided by it.
 double harmless(const nlohmann::json& head, const char* name, double most);
 /// "sequence". Throws Error(invalid_argument) for one that no run gets to.

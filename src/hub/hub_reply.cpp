@@ -13,6 +13,7 @@ namespace {
 
 /// Commits in one answer; the rest comes with the next.
 constexpr std::size_t kMostBytesOfCommits = std::size_t{16} << 20;
+constexpr std::size_t kLongestMetric = 64;  // its name; it goes into the log
 /// Norm of an update, by example: a sum of such updates is finite for as long as a run may take.
 constexpr double kMostNorm = 1e10;
 
@@ -130,7 +131,13 @@ Response Hub::Impl::evaluation(const std::string& name, const Packet& packet, do
         !metric[1].is_number() || said.metrics.size() >= 16) {
       refuse(ErrorCode::bad_state, "metrics", "are no list of names and numbers");
     }
-    said.metrics.emplace_back(metric[0], metric[1]);
+    const auto of = metric[0].get<std::string>();
+    for (std::size_t i = 0; i < of.size(); ++i) {
+      if (of.size() > kLongestMetric || is_control(of, i)) {
+        refuse(ErrorCode::bad_state, "metrics", "have a name that is too long, or not of one line");
+      }
+    }
+    said.metrics.emplace_back(of, metric[1]);
   }
   if (said.metrics.empty()) refuse(ErrorCode::bad_state, "metrics", "are none");
   if (said.round > rounds.closed()) refuse(ErrorCode::wrong_order, "round", "is not over yet");

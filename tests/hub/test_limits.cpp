@@ -24,9 +24,11 @@ class OneHub {
     hub_.reset();
     hub::HubPlan plan{.epochs = 1.0, .batch = 4};
     plan.pace = [](const auto&) { return hub::HubPlan::Pace{.lr = 0.1, .ratio = 0.1}; };
-    hub_.emplace(folder_.path(), journal_, hub::HubOptions{.terms = terms_}, plan,
-                 hub::HubWatcher{});
+    hub_.emplace(
+        folder_.path(), journal_, hub::HubOptions{.terms = terms_}, plan,
+        hub::HubWatcher{.said = [this](const std::string& line) { said.push_back(line); }});
   }
+  std::vector<std::string> said;
 
   /// The head of the answer; empty where the request waits.
   nlohmann::json post(const std::string& name, const std::string& path, nlohmann::json head,
@@ -153,6 +155,32 @@ TEST(HubLimits, ParametersStayFinite) {
     message.resize(compressor.compress(gradients, message));
     const nlohmann::json answer = hub.post("a", "/v1/round", about(1), message);
     EXPECT_EQ(answer["status"], value > 1.0f ? 400 : 200) << value << answer;
+  }
+}
+
+TEST(HubLimits, TheLogHasLinesOfOneLine) {
+  OneHub hub({});
+  hub.begin("a");
+  auto head = about(0);
+  head["round"] = 0;
+  head["loss"] = 1.0;
+  for (const char* name : {"two\nlines", "a\x1b[2J",
+                           "b\xc2\x9b"
+                           "2J",
+                           "c\x7f"}) {
+    head["metrics"] = nlohmann::json::array({nlohmann::json::array({name, 1.0})});
+    EXPECT_EQ(hub.post("a", "/v1/evaluation", head)["status"], 400) << name;
+    hub.hub().count_refused(name, name, 1.0);
+    const std::vector<TensorSpec> model = {TensorSpec::of(name, {1ll << 40, 2})};
+    EXPECT_EQ(hub.join(std::string(1, name[0]), model)["status"], 400) << name;
+    EXPECT_EQ(hub.post("a", std::string("/v1/") + name, {})["status"], 404) << name;
+  }
+  hub.hub().count_refused("there", std::string(100'000, 'x'), 1.0);
+  EXPECT_GT(hub.said.size(), 8u);
+  for (const std::string& line : hub.said) {
+    EXPECT_LT(line.size(), 1000u);
+    EXPECT_EQ(line.find_first_of("\n\x1b\x7f"), line.npos) << line;
+    EXPECT_EQ(line.find("\xc2\x9b"), line.npos) << line;
   }
 }
 
