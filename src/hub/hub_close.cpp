@@ -148,7 +148,9 @@ void Hub::Impl::resume() {
   }
   has_parameters = true;
   done = journal.fact("finished").has_value();
-  if (done) rounds.finish();
+  if (!done) return;
+  rounds.finish();
+  ask_for_last_evaluation();
 }
 
 double Hub::Impl::epoch() const {
@@ -332,6 +334,13 @@ void Hub::Impl::close_all_due(double now) {
   } while (due());
 }
 
+void Hub::Impl::ask_for_last_evaluation() {
+  const auto evaluated = journal.evaluations();
+  if (evaluated.empty() || evaluated.back().round < rounds.closed()) {
+    evaluation_due = rounds.closed();
+  }
+}
+
 void Hub::Impl::finish_if_done(double now) {
   if (done || !has_parameters) return;
   const bool by_rounds = plan.rounds > 0 && rounds.closed() >= plan.rounds;
@@ -342,10 +351,7 @@ void Hub::Impl::finish_if_done(double now) {
   journal.set_fact("finished", "yes");
   done = true;
   news = true;
-  const auto evaluated = journal.evaluations();
-  if (evaluated.empty() || evaluated.back().round < rounds.closed()) {
-    evaluation_due = rounds.closed();
-  }
+  ask_for_last_evaluation();
   // Nothing is committed any more: who has sent something keeps it.
   rounds.finish();
   inside.clear();

@@ -147,6 +147,8 @@ struct Hub::Impl {
   void redo_selection(const Commit& commit, std::span<const std::byte> inbox);
   void write_snapshot();
   void finish_if_done(double now);
+  /// Of the parameters at the end of the run, unless there is one.
+  void ask_for_last_evaluation();
   double epoch() const;
   HubPlan::Pace pace() const;
   double lost_members(double now);

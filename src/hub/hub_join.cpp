@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "dgc/error.h"
 #include "dgc/version.h"
@@ -196,6 +197,7 @@ Response Hub::Impl::leave(const std::string& name, const Packet& packet, double 
   news = true;
   keep_leases(name);
   guest.here = false;
+  if (std::exchange(guest.evaluates, false)) evaluation_due = rounds.closed();  // another does it
   sessions.erase(guest.session);
   guest.session.clear();
   waiting.remove_if([&](const Waiting& w) { return w.name == name; });

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dgc/error.h"
 #include "hub/hub_impl.h"
@@ -243,13 +244,11 @@ std::optional<Response> Hub::Impl::reply(const std::string& name, std::uint64_t 
                        (plan.rounds > 0 && last + 1 >= plan.rounds) ||
                        (leases && leases->all_taken());
     head["buffers"] = !replica->buffers().empty() && asked;
-    const bool evaluates = evaluation_due != 0 && guest.can_evaluate && (lease.count > 0 || done) &&
-                           have + missed.commits.size() >= last;
+    // Once more, where it has not said anything since: that answer was lost.
+    const bool evaluates = (evaluation_due != 0 || guest.evaluates) && guest.can_evaluate &&
+                           (lease.count > 0 || done) && have + missed.commits.size() >= last;
     head["evaluate"] = evaluates;
-    if (evaluates) {
-      evaluation_due = 0;
-      guests.at(name).evaluates = true;
-    }
+    if (evaluates && !std::exchange(guests.at(name).evaluates, true)) evaluation_due = 0;
     rounds.told(name, now);
     if (idle) rounds.idle(name);
     if (evaluates) rounds.depart(name);  // nobody waits for it meanwhile

@@ -102,6 +102,47 @@ TEST(HubTerms, WhoHasSomethingToEvaluateWithIsAsked) {
   blind.check();
 }
 
+TEST(HubTerms, TheLastEvaluationComesWhateverIsLost) {
+  const auto last_round = [](Toy& toy) {
+    EXPECT_TRUE(toy.finish());
+    EXPECT_EQ(toy.evaluations.size(), 1u);
+    return toy.evaluations.empty() ? 0 : toy.evaluations.back().round;
+  };
+  const ToyPlan plan{.rounds = 6, .evaluate_every = 1000};
+  const auto finished = [](Toy& toy) {
+    for (const char* name : {"a", "b"}) toy.join(name);
+    ASSERT_TRUE(toy.run_until(100.0, [&] { return toy.local->hub()->finished(); }));
+  };
+  {
+    SCOPED_TRACE("the answer is lost");
+    Toy toy(plan);
+    finished(toy);
+    for (const char* name : {"a", "b"}) toy.local->cut(name, 1.0);
+    EXPECT_EQ(last_round(toy), 6u);
+  }
+  {
+    SCOPED_TRACE("the hub is started again");
+    Toy toy(plan);
+    finished(toy);
+    toy.local->kill_hub();
+    ASSERT_FALSE(toy.run(0.1));
+    toy.local->start_hub();
+    EXPECT_EQ(last_round(toy), 6u);
+  }
+}
+
+TEST(HubTerms, WhoLeavesBeforeItHasEvaluatedIsReplaced) {
+  for (const char* leaves : {"a", "b"}) {
+    Toy toy({.evaluate_every = 4});
+    for (const char* name : {"a", "b"}) toy.join(name);
+    ASSERT_TRUE(toy.run_rounds(4));
+    // Both have an answer on the way, one of which asks.
+    toy.local->leave(leaves);
+    ASSERT_TRUE(toy.run_rounds(2));
+    EXPECT_EQ(toy.evaluations.size(), 1u) << leaves;
+  }
+}
+
 TEST(HubTerms, LocalSteps) {
   ToyPlan plan{.epochs = 8.0, .lr = 1.0, .inner_lr = 0.05, .ratio = 0.1};
   plan.terms.residual_decay = 0.95f;
