@@ -232,6 +232,9 @@ class Server::Impl::ConnectionOver : public Connection {
     if (request_.path == "/") return show_page();
     const auto reply = [self = self()](Response response) {
       self->waiting_ = 0;
+      if (response.status == 200 && self->request_.path == "/v1/join") {
+        self->note_session(*response.body);
+      }
       const bool refused = response.status == 401;
       if (!refused) {
         // Nothing that a stranger says wrong is followed by more of it.
@@ -244,7 +247,7 @@ class Server::Impl::ConnectionOver : public Connection {
         self->answer(std::move(response), /*close=*/true);
       });
     };
-    note_session();
+    if (request_.method == "POST") note_session(request_.body);
     answered_ = false;
     const std::uint64_t waits = this->server_.hub.handle(request_, seconds_now(), reply);
     request_.body = {};
@@ -256,10 +259,10 @@ class Server::Impl::ConnectionOver : public Connection {
   }
 
   /// The session that speaks over this connection: when it ends, rounds need not wait.
-  void note_session() {
-    if (request_.method != "POST" || request_.body.empty()) return;
+  void note_session(const Bytes& body) {
+    if (body.empty()) return;
     try {
-      const Packet packet = read_packet(request_.body);
+      const Packet packet = read_packet(body);
       const auto found = packet.head.find("session");
       if (found != packet.head.end() && found->is_string()) session_ = found->get<std::string>();
     } catch (const Error&) {  // the hub says what is wrong with it

@@ -1,6 +1,7 @@
 // The hub on real sockets: what strangers, members with mistakes and broken HTTP get.
 #include <openssl/ssl.h>
 
+#include <algorithm>
 #include <random>
 
 #include "dgc/version.h"
@@ -325,6 +326,42 @@ TEST(Server, ParametersWithMomentumFit) {
   EXPECT_GE(status(hub)["bytes_down"], snapshot.body.size());
 }
 
+/// A member that speaks over connections that tests open and close.
+class Speaker {
+ public:
+  Speaker(HubOnNetwork& hub, const std::string& name)
+      : member(kModel, {}, {.terms = hub.terms, .run = "r", .folder = hub.folder.path() / name}),
+        token_(hub.tokens[name]) {
+    member.set_data(100, "d");
+  }
+  void send(Line& line) {
+    const hub::Ask ask = member.next_request(0.1);
+    ask.method == "GET" ? line.get(ask.path, token_) : line.post(ask.path, token_, ask.body);
+  }
+  void take(Line& line) {
+    const Answer answer = line.answer();
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    member.take(answer.bytes());
+  }
+  /// Until there is something to compute.
+  void begin(Line& line) {
+    for (int i = 0; i < 10 && member.todo() == hub::Todo::ask; ++i) {
+      send(line);
+      take(line);
+    }
+    ASSERT_EQ(member.todo(), hub::Todo::compute);
+  }
+  void compute() {
+    const std::vector<float> gradient(kModel[0].elements(), 0.5f);
+    member.contribute({.gradients = {{0, gradient}},
+                       .examples = static_cast<std::uint64_t>(member.lease().count)});
+  }
+  hub::Member member;
+
+ private:
+  std::string token_;
+};
+
 TEST(Server, AConnectionThatEndsTellsTheRound) {
   HubOnNetwork hub;
   auto line = std::make_unique<Line>(hub.port);
@@ -336,6 +373,27 @@ TEST(Server, AConnectionThatEndsTellsTheRound) {
   EXPECT_EQ(status(hub)["active"], 1);
   line.reset();
   until(hub, [](const nlohmann::json& now) { return now["active"] == 0; });
+}
+
+TEST(Server, AGiverOfParametersThatEndsBeforeTheyAreThereIsReplaced) {
+  HubOnNetwork hub;
+  Line of_a(hub.port), of_b(hub.port);
+  Speaker a(hub, "a"), b(hub, "b");
+  a.send(of_a);
+  a.take(of_a);
+  b.send(of_b);
+  b.take(of_b);
+  b.send(of_b);  // waits for the snapshot that a gives
+  const hub::Ask ask = a.member.next_request(0.1);
+  EXPECT_EQ(ask.path, "/v1/initial");
+  of_a.send("POST /v1/initial HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + hub.tokens["a"] +
+            "\r\nContent-Length: " + std::to_string(ask.body.size()) + "\r\n\r\nDGCH");
+  of_a.close();
+  until(hub, [](const nlohmann::json& now) {
+    return std::ranges::any_of(
+        now["events"], [](const auto& event) { return event["what"] == "connection lost"; });
+  });
+  EXPECT_EQ(of_b.answer().status, 409);
 }
 
 TEST(Journal, ACurveHasSoManyPointsAndTheLast) {
@@ -373,42 +431,6 @@ TEST(Server, OnlyWhoWasAskedToEvaluates) {
   EXPECT_EQ(line.answer().head()["taken"], false);
   EXPECT_EQ(status(hub)["evaluations"].size(), 0u);
 }
-
-/// A member that speaks over connections that tests open and close.
-class Speaker {
- public:
-  Speaker(HubOnNetwork& hub, const std::string& name)
-      : member(kModel, {}, {.terms = hub.terms, .run = "r", .folder = hub.folder.path() / name}),
-        token_(hub.tokens[name]) {
-    member.set_data(100, "d");
-  }
-  void send(Line& line) {
-    const hub::Ask ask = member.next_request(0.1);
-    ask.method == "GET" ? line.get(ask.path, token_) : line.post(ask.path, token_, ask.body);
-  }
-  void take(Line& line) {
-    const Answer answer = line.answer();
-    EXPECT_EQ(answer.status, 200) << answer.body;
-    member.take(answer.bytes());
-  }
-  /// Until there is something to compute.
-  void begin(Line& line) {
-    for (int i = 0; i < 10 && member.todo() == hub::Todo::ask; ++i) {
-      send(line);
-      take(line);
-    }
-    ASSERT_EQ(member.todo(), hub::Todo::compute);
-  }
-  void compute() {
-    const std::vector<float> gradient(kModel[0].elements(), 0.5f);
-    member.contribute({.gradients = {{0, gradient}},
-                       .examples = static_cast<std::uint64_t>(member.lease().count)});
-  }
-  hub::Member member;
-
- private:
-  std::string token_;
-};
 
 TEST(Server, AnOldConnectionThatEndsDoesNotEndItsMember) {
   const auto begun = std::chrono::system_clock::now();
