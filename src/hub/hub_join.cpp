@@ -85,6 +85,8 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
   // Again, where the disk failed when the last member came: nobody else may give other ones.
   take_initial_parameters();
 
+  // One that lives may be new here, too: to a hub that was restored from an older copy.
+  const bool is_known = guests.contains(name);
   Guest& guest = guests[name];
   sessions.erase(guest.session);
   guest.session = detail::new_secret();
@@ -122,6 +124,8 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
       }
     }
     guest.line.saved = resume_from;
+    keep_leases(name);
+  } else if (!is_known) {
     keep_leases(name);
   }
   const Outcome outcome = rounds.outcome_of(name, last);

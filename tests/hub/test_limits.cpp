@@ -50,7 +50,8 @@ class OneHub {
     if (answer.contains("session")) sessions_[name] = answer["session"];
     return answer;
   }
-  nlohmann::json join(const std::string& name, const std::vector<TensorSpec>& model) {
+  nlohmann::json join(const std::string& name, const std::vector<TensorSpec>& model,
+                      bool alive = false) {
     return post(name, "/v1/join",
                 {{"protocol", hub::kProtocol},
                  {"version", DGC_VERSION},
@@ -59,7 +60,7 @@ class OneHub {
                  {"model", hub::to_json(model)},
                  {"buffers", nlohmann::json::array()},
                  {"sequence", 0},
-                 {"alive", false},
+                 {"alive", alive},
                  {"saved", nlohmann::json::array()}});
   }
   /// For parameters to begin with.
@@ -182,6 +183,19 @@ TEST(HubLimits, TheLogHasLinesOfOneLine) {
     EXPECT_EQ(line.find_first_of("\n\x1b\x7f"), line.npos) << line;
     EXPECT_EQ(line.find("\xc2\x9b"), line.npos) << line;
   }
+}
+
+TEST(HubLimits, LeasesComeBackFromAMemberThatTheJournalDidNotHave) {
+  OneHub hub({.save_every = 1000});
+  hub.begin("a");
+  // It was a member before the hub was restored.
+  ASSERT_EQ(hub.join("b", kToyModel, /*alive=*/true)["status"], 200);
+  EXPECT_EQ(hub.post("b", "/v1/wait", about(0))["lease"]["count"], 4);
+  hub.start();
+  hub.hub().tick(1.0);
+  EXPECT_EQ(hub.hub().leases()->taken(), 4);
+  hub.hub().tick(1000.0);
+  EXPECT_EQ(hub.hub().leases()->taken(), 0) << "it never came back";
 }
 
 TEST(HubLimits, NumbersThatNoRunReaches) {
