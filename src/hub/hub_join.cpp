@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "dgc/error.h"
@@ -25,13 +26,11 @@ Response Hub::Impl::enroll(const Packet& packet, double now) {
     refuse(ErrorCode::invalid_argument, "name", "is no name of a member",
            "use up to 56 letters, digits, '-' and '_'");
   }
-  const auto known = journal.tokens();
-  if (known.size() >= 100'000) refuse(ErrorCode::limit_exceeded, "members", "are too many");
-  const auto taken = [&](const std::string& name) {
-    return std::any_of(known.begin(), known.end(), [&](const auto& t) { return t.name == name; });
-  };
+  std::unordered_set<std::string> taken;
+  for (TokenLine& token : journal.tokens()) taken.insert(std::move(token.name));
+  if (taken.size() >= 100'000) refuse(ErrorCode::limit_exceeded, "members", "are too many");
   std::string name = wanted;
-  for (int i = 2; taken(name); ++i) name = fmt::format("{}-{}", wanted, i);
+  for (int i = 2; taken.contains(name); ++i) name = fmt::format("{}-{}", wanted, i);
   const std::string token = journal.add_token(name, Right::work, now + clock_offset);
   note(name, "got a token by the invitation", now);
   return packet_response({{"name", name}, {"token", token}});
