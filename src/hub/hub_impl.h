@@ -48,10 +48,11 @@ struct Hub::Impl {
 
   struct Guest {
     std::string session;
-    MemberLine line;     // counters; of `rounds` only after a restart
-    double seen = 0.0;   // last word
-    double speed = 0.0;  // positions a second of computing, smoothed
-    double rtt = 0.0;    // seconds, as it says
+    std::string process;  // that has the session, as it says
+    MemberLine line;      // counters; of `rounds` only after a restart
+    double seen = 0.0;    // last word
+    double speed = 0.0;   // positions a second of computing, smoothed
+    double rtt = 0.0;     // seconds, as it says
     double loss = 0.0, residual_norm = 0.0;
     std::string origin;
     bool evaluates = false;

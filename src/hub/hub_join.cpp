@@ -84,11 +84,24 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
   // Again, where the disk failed when the last member came: nobody else may give other ones.
   take_initial_parameters();
 
+  // Two processes would number their messages alike, and take each other's outcomes for their own.
+  const bool alive = flag(head, "alive");
+  const std::string process = head.contains("process") ? text(head, "process") : "";
+  if (const auto found = guests.find(name); alive && found != guests.end()) {
+    const Guest& now_there = found->second;
+    if (!now_there.session.empty() && now_there.process != process && !process.empty()) {
+      refuse(ErrorCode::wrong_order, fmt::format("member '{}'", name),
+             "has another process by now, which has joined since",
+             "give each process a token and a --state folder of its own");
+    }
+  }
+
   // One that lives may be new here, too: to a hub that was restored from an older copy.
   const bool is_known = guests.contains(name);
   Guest& guest = guests[name];
   sessions.erase(guest.session);
   guest.session = detail::new_secret();
+  guest.process = process;
   sessions[guest.session] = name;
   guest.seen = now;
   guest.origin = request.origin;
@@ -98,7 +111,6 @@ Response Hub::Impl::join(const std::string& name, const Request& request, const 
 
   // Where it can go on from: as it is, if it still lives, or from one of the states that it has
   // saved, the newest that nobody else works on by now.
-  const bool alive = flag(head, "alive");
   const std::uint64_t last = message_number(head);
   std::uint64_t resume_from = alive ? last : 0;
   if (guest.line.revoked_after) resume_from = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <random>
 
 #include "base/file.h"
 #include "dgc/error.h"
@@ -49,6 +50,8 @@ Member::Member(std::vector<TensorSpec> model, std::vector<TensorSpec> buffers,
     : options_(std::move(options)),
       replica_(model, std::move(buffers), options_.terms),
       state_(std::move(model), 0, 1, options_.terms.member_options().needs_velocity()) {
+  std::random_device random;
+  process_ = fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
   fs::create_directories(options_.folder);
   const fs::path note = options_.folder / "run";
   if (fs::exists(note) && fs::file_size(note) > 0) {
@@ -207,6 +210,7 @@ Bytes Member::join_request() const {
                        {"buffers", to_json(replica_.buffer_specs())},
                        {"sequence", sequence_},
                        {"alive", alive_},
+                       {"process", process_},
                        {"saved", saved_}});
 }
 

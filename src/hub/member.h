@@ -169,6 +169,7 @@ class Member {
   std::unique_ptr<Compressor> compressor_;
   std::unique_ptr<SentLog> log_;
   std::vector<std::uint64_t> saved_;  // sequences, in increasing order
+  std::string process_;               // random: this one, for the hub
   bool alive_ = false;                // state_ is what this process has made of it
   std::uint64_t sequence_ = 0;        // of the last message
   std::uint64_t base_ = 0;            // the round that it was computed at

@@ -24,11 +24,7 @@ void fix_checksum(Bytes& bytes) {
 
 class Attacker {
  public:
-  Attacker(Toy& toy, std::uint32_t seed)
-      : toy_(toy),
-        random_(seed),
-        member_(test::kToyModel, {},
-                {.terms = toy.plan.terms, .run = "local", .folder = toy.folder() / "attacker"}) {
+  Attacker(Toy& toy, std::uint32_t seed) : toy_(toy), random_(seed) {
     token_ = toy.journal->add_token("attacker", hub::Right::work, 0.0);
     other_tokens_ = {toy.journal->add_token("reader", hub::Right::read, 0.0),
                      toy.journal->add_token("invite", hub::Right::invite, 0.0),
@@ -37,31 +33,31 @@ class Attacker {
                      "a",
                      token_ + "0",
                      std::string(10'000, '.')};
-    member_.set_data(toy.plan.positions, "local");
+    start();
   }
 
   /// As a member for a while, to have good requests that can be made worse.
   void behave(int steps) {
     for (int i = 0; i < steps; ++i) {
-      if (member_.todo() == hub::Todo::compute) {
+      if (member_->todo() == hub::Todo::compute) {
         const std::vector<float> zeros(test::kToySize, 0.5f);
         hub::Contribution contribution{
-            .examples = static_cast<std::uint64_t>(member_.lease().count), .loss = 1.0};
+            .examples = static_cast<std::uint64_t>(member_->lease().count), .loss = 1.0};
         std::size_t at = 0;
         for (std::size_t t = 0; t < test::kToyModel.size(); ++t) {
           const std::size_t size = test::kToyModel[t].elements();
           contribution.gradients.push_back({t, std::span<const float>(zeros).subspan(at, size)});
           at += size;
         }
-        member_.contribute(contribution);
+        member_->contribute(contribution);
         continue;
       }
-      if (member_.todo() == hub::Todo::evaluate) {
-        member_.evaluated(1.0, {{"accuracy", 0.5}});
+      if (member_->todo() == hub::Todo::evaluate) {
+        member_->evaluated(1.0, {{"accuracy", 0.5}});
         continue;
       }
-      if (member_.todo() == hub::Todo::end) return;
-      const hub::Ask ask = member_.next_request(0.01);
+      if (member_->todo() == hub::Todo::end) return;
+      const hub::Ask ask = member_->next_request(0.01);
       Request request = request_of(ask);
       good_.push_back(request);
       if (good_.size() > 60) good_.erase(good_.begin() + 10);
@@ -70,7 +66,14 @@ class Attacker {
           hub().handle(request, toy_.local->now(),
                        [&](const hub::Response& response) { answer = *response.body; });
       hub().give_up(waits);
-      if (answer) member_.take(*answer);
+      if (!answer) continue;
+      try {
+        member_->take(*answer);
+      } catch (const Error& error) {
+        // Requests that were made worse have joined since, as another process would.
+        ASSERT_EQ(error.code(), ErrorCode::wrong_order) << error.what();
+        start();
+      }
     }
   }
 
@@ -120,6 +123,13 @@ class Attacker {
 
  private:
   hub::Hub& hub() { return *toy_.local->hub(); }
+  void start() {
+    member_.emplace(
+        test::kToyModel, std::vector<TensorSpec>{},
+        hub::MemberOptions{
+            .terms = toy_.plan.terms, .run = "local", .folder = toy_.folder() / "attacker"});
+    member_->set_data(toy_.plan.positions, "local");
+  }
   std::size_t below(std::size_t n) {
     return std::uniform_int_distribution<std::size_t>(0, n - 1)(random_);
   }
@@ -160,7 +170,7 @@ class Attacker {
     }
     // A session that is good, more often than not: else all ends there.
     if (head.is_object() && head.contains("session") && below(8) != 0) {
-      head["session"] = member_.session();
+      head["session"] = member_->session();
     }
     const std::vector<std::span<const std::byte>> spans(blobs.begin(), blobs.end());
     request.body = hub::write_packet(head, spans);
@@ -181,7 +191,7 @@ class Attacker {
 
   Toy& toy_;
   std::mt19937 random_;
-  hub::Member member_;
+  std::optional<hub::Member> member_;
   std::string token_;
   std::vector<std::string> other_tokens_;
   std::vector<Request> good_;

@@ -29,12 +29,14 @@ class OneHub {
         hub::HubWatcher{.said = [this](const std::string& line) { said.push_back(line); }});
   }
   std::vector<std::string> said;
+  std::map<std::string, std::string> sessions;
+  std::string process;  // that joins
 
   /// The head of the answer; empty where the request waits.
   nlohmann::json post(const std::string& name, const std::string& path, nlohmann::json head,
                       const Bytes& blob = {}) {
     if (!tokens_.contains(name)) tokens_[name] = journal_.add_token(name, hub::Right::work, 0.0);
-    if (sessions_.contains(name)) head["session"] = sessions_[name];
+    if (sessions.contains(name)) head["session"] = sessions[name];
     const std::span<const std::byte> blobs[] = {blob};
     const hub::Request request{.method = "POST",
                                .path = path,
@@ -47,7 +49,7 @@ class OneHub {
       answer = hub::read_packet(*response.body).head;
       answer["status"] = response.status;
     }));
-    if (answer.contains("session")) sessions_[name] = answer["session"];
+    if (answer.contains("session")) sessions[name] = answer["session"];
     return answer;
   }
   nlohmann::json join(const std::string& name, const std::vector<TensorSpec>& model,
@@ -61,6 +63,7 @@ class OneHub {
                  {"buffers", nlohmann::json::array()},
                  {"sequence", 0},
                  {"alive", alive},
+                 {"process", process},
                  {"saved", nlohmann::json::array()}});
   }
   /// For parameters to begin with.
@@ -83,7 +86,7 @@ class OneHub {
   TemporaryFolder folder_{"dgc-", test::fast_folder()};
   hub::Journal journal_{folder_ / "j", /*create=*/true};
   std::optional<Hub> hub_;
-  std::map<std::string, std::string> tokens_, sessions_;
+  std::map<std::string, std::string> tokens_;
 };
 
 nlohmann::json about(std::uint64_t sequence) {
@@ -196,6 +199,28 @@ TEST(HubLimits, LeasesComeBackFromAMemberThatTheJournalDidNotHave) {
   EXPECT_EQ(hub.hub().leases()->taken(), 4);
   hub.hub().tick(1000.0);
   EXPECT_EQ(hub.hub().leases()->taken(), 0) << "it never came back";
+}
+
+TEST(HubLimits, OfTwoProcessesWithOneTokenTheNewOneGoesOn) {
+  OneHub hub({});
+  hub.begin("a");
+  const auto join = [&](const std::string& process, bool alive) {
+    hub.process = process;
+    return hub.join("a", kToyModel, alive);
+  };
+  for (const bool alive : {false, false, true, true}) {  // as often as it takes
+    EXPECT_EQ(join("one", alive)["status"], 200);
+  }
+  std::string session = hub.sessions["a"];
+  EXPECT_EQ(join("two", /*alive=*/false)["status"], 200);
+  EXPECT_EQ(hub.post("a", "/v1/wait", about(0))["status"], 200);
+  std::swap(hub.sessions["a"], session);
+  EXPECT_EQ(hub.post("a", "/v1/wait", about(0))["error"], "wrong_order");
+  EXPECT_EQ(join("one", /*alive=*/true)["error"], "wrong_order");
+  std::swap(hub.sessions["a"], session);
+  EXPECT_EQ(hub.post("a", "/v1/wait", about(0))["status"], 200) << "it goes on";
+  hub.start();
+  EXPECT_EQ(join("two", /*alive=*/true)["status"], 200);
 }
 
 TEST(HubLimits, NumbersThatNoRunReaches) {
