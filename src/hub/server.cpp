@@ -6,7 +6,10 @@
 #include "hub/server.h"
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <boost/asio/ip/network_v6.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -57,6 +60,19 @@ std::string group_of(const asio::ip::address& address) {
   const auto v6 = address.to_v6();
   if (v6.is_v4_mapped()) return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
   return asio::ip::network_v6(v6, 64).canonical().to_string();
+}
+
+/// A machine that lost its power or its network says nothing more, whether it was waiting or
+/// computing. The kernels find out by themselves, within two minutes; usual are hours.
+void watch_for_silence(tcp::socket& socket) {
+  constexpr int kOn = 1, kIdle = 60, kBetween = 15, kTimes = 4;
+  constexpr unsigned kUnanswered = 1000u * (kIdle + kTimes * kBetween);  // ms, of what was sent
+  const int handle = socket.native_handle();
+  ::setsockopt(handle, SOL_SOCKET, SO_KEEPALIVE, &kOn, sizeof kOn);
+  ::setsockopt(handle, IPPROTO_TCP, TCP_KEEPIDLE, &kIdle, sizeof kIdle);
+  ::setsockopt(handle, IPPROTO_TCP, TCP_KEEPINTVL, &kBetween, sizeof kBetween);
+  ::setsockopt(handle, IPPROTO_TCP, TCP_KEEPCNT, &kTimes, sizeof kTimes);
+  ::setsockopt(handle, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUnanswered, sizeof kUnanswered);
 }
 
 using Plain = beast::tcp_stream;
@@ -434,7 +450,7 @@ void Server::Impl::accept() {
       socket.close(ignored);
     } else {
       socket.set_option(tcp::no_delay(true), ignored);
-      socket.set_option(asio::socket_base::keep_alive(true), ignored);
+      watch_for_silence(socket);
       std::shared_ptr<Connection> connection;
       if (tls) {
         connection =

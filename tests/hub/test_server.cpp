@@ -1,7 +1,10 @@
 // The hub on real sockets: what strangers, members with mistakes and broken HTTP get.
+#include <fmt/format.h>
 #include <openssl/ssl.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <random>
 
 #include "dgc/version.h"
@@ -394,6 +397,30 @@ TEST(Server, AGiverOfParametersThatEndsBeforeTheyAreThereIsReplaced) {
         now["events"], [](const auto& event) { return event["what"] == "connection lost"; });
   });
   EXPECT_EQ(of_b.answer().status, 409);
+}
+
+TEST(Server, KernelsLookAfterConnectionsThatAreSilent) {
+  HubOnNetwork hub;
+  Line line(hub.port);
+  line.get("/v1/run", hub.tokens["a"]);
+  EXPECT_EQ(line.answer().status, 200);
+  // Of the hub's end: 2 is the timer that asks whether the other one is there, and when it ends. It
+  // begins when the answer has been acknowledged.
+  const std::string mine = fmt::format(" 0100007F:{:04X} 0100007F:", hub.port);
+  unsigned kind = 0, left = 0;
+  for (int i = 0; i < 1000 && kind != 2; ++i) {
+    std::ifstream all("/proc/net/tcp");
+    bool found = false;
+    for (std::string text; std::getline(all, text);) {
+      const std::size_t at = text.find(mine);
+      if (at == text.npos) continue;
+      found = std::sscanf(text.c_str() + at, "%*s %*s 01 %*s %x:%x", &kind, &left) == 2;
+    }
+    if (!found) GTEST_SKIP() << "this system does not show its connections";
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(kind, 2u);
+  EXPECT_LE(left, 61u * static_cast<unsigned>(::sysconf(_SC_CLK_TCK)));
 }
 
 TEST(Journal, ACurveHasSoManyPointsAndTheLast) {
