@@ -83,6 +83,12 @@ fs::path Member::extra_file(std::uint64_t sequence) const {
 void Member::find_saved() {
   for (const auto& entry : fs::directory_iterator(options_.folder)) {
     const std::string name = entry.path().filename().string();
+    // A process that was killed while it saved leaves as much as a residual behind (AtomicFile).
+    if (name.find(".tmp") != name.npos) {
+      std::error_code error;
+      fs::remove(entry.path(), error);
+      continue;
+    }
     if (const auto number = number_in(name, "residual-", ".state")) saved_.push_back(*number);
     if (const auto number = number_in(name, "sent-", ".log")) {
       for (const auto& sent : SentLog::read(entry.path())) {

@@ -155,6 +155,18 @@ TEST(SavedResidual, AFolderOfAnotherRunIsRefused) {
   EXPECT_EQ(code_of([&] { member("two"); }), ErrorCode::state_mismatch);
 }
 
+TEST(SavedResidual, WhatAKilledProcessDidNotFinishIsRemoved) {
+  const TemporaryFolder folder("dgc-", test::fast_folder());
+  const auto member = [&] {
+    hub::Member(test::kToyModel, {}, {.run = "one", .folder = folder / "m"});
+  };
+  member();
+  std::ofstream(folder / "m" / "residual-000000004.state.tmp123") << "half";
+  member();
+  const auto left = std::filesystem::directory_iterator(folder / "m");
+  EXPECT_EQ(std::distance(begin(left), end(left)), 1) << "the run's name alone";
+}
+
 TEST(Journal, TokensAreKnownByTheirTextAlone) {
   const TemporaryFolder folder("dgc-", test::fast_folder());
   Journal journal(folder / "j", /*create=*/true);
