@@ -336,6 +336,9 @@ void Member::save() {
     file.write(saved_extra_ ? *saved_extra_ : extra_());
     file.commit();
   }
+  // The hub remembers the last outcome alone: those before have to be here when the next log
+  // begins.
+  if (log_) log_->flush();
   state_.set_step(sequence_);
   state_.save(residual_file(sequence_));
   if (saved_.empty() || saved_.back() != sequence_) saved_.push_back(sequence_);

@@ -14,6 +14,8 @@
 namespace dgc::hub {
 
 SentLog::SentLog(std::filesystem::path file) : path_(std::move(file)) {
+  // What is in a file is of no use after a power cut unless its name is on the disk, too.
+  if (!std::filesystem::exists(path_)) AtomicFile(path_).commit();
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (file_ < 0) {
     throw Error(ErrorCode::io, "join", path_.string(),
@@ -60,7 +62,11 @@ void SentLog::append(const Bytes& packet, bool flush) {
     }
     at += static_cast<std::size_t>(wrote);
   }
-  if (flush && ::fdatasync(file_) != 0) {
+  if (flush) this->flush();
+}
+
+void SentLog::flush() {
+  if (::fdatasync(file_) != 0) {
     throw Error(ErrorCode::io, "join", path_.string(),
                 "cannot be flushed: " + std::generic_category().message(errno));
   }

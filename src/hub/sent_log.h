@@ -29,7 +29,7 @@ class SentLog {
 
   /// On the disk when it returns.
   void sent(std::uint64_t sequence, std::uint64_t examples, std::span<const std::byte> message);
-  /// May be lost with a process that is killed: then the hub tells it.
+  /// May be lost with the machine until flush(): then the hub tells it, as far as it remembers.
   void settled(std::uint64_t sequence, Outcome outcome);
 
   /// Messages up to this one were named as lost.
@@ -37,6 +37,9 @@ class SentLog {
 
   /// Makes the file anew, with these alone. On the disk when it returns. Throws Error(io).
   static void write(const std::filesystem::path& file, const std::vector<Entry>& entries);
+  /// Everything is on the disk when it returns.
+  void flush();
+
   /// In their order. What was being written when a process was killed is left out.
   static std::vector<Entry> read(const std::filesystem::path& file);
 
