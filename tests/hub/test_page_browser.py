@@ -208,7 +208,7 @@ class PageInBrowser(unittest.TestCase):
 
     def test_fits_a_phone(self) -> None:
         long_name = "a-name-of-fifty-six-letters-" + "x" * 28
-        toy = self.toy(f"join {long_name} {LONG}", "join bob 192.0.2.2", f"refuse {'long' * 60}", f"metric {'m' * 80}")
+        toy = self.toy(f"join {long_name} {LONG}", "join bob 192.0.2.2", f"refuse {'long' * 60}", f"metric {'m' * 64}")
         for width in (320, 360, 768, 921, 1280):
             self.open(toy, width=width)
             self.until(f"Object.keys({self.STATES}).length", 2)
