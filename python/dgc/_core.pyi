@@ -157,6 +157,9 @@ class HubMember:
     def went_back(self) -> Optional[Tuple[int, int, int]]:
         """Since the last call: to which message, messages after it, and their examples."""
 
+    def hub_went_back(self) -> Optional[Tuple[int, int]]:
+        """Since the last call: the round of this member, and the one that the hub was restored to."""
+
     def parameters(self) -> List[Tuple[int, int]]:
         """Of each tensor: address of its first float, number of elements."""
 
