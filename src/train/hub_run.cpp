@@ -153,7 +153,10 @@ HubRun hub_run(const Settings& given_settings, const json& given, const HubChoic
   } else {
     const bool select = terms.down == hub::Down::select;
     if (s.momentum_correction == "auto") {
-      s.momentum_correction = select ? "global" : "local";
+      // With members that come and go global momentum lost more than it won (docs/hub.md, Figures);
+      // many workers need it.
+      const Settings table = with_defaults(s, static_cast<int>(expected), 1).settings;
+      s.momentum_correction = select ? table.momentum_correction : "local";
       run.reason += fmt::format(", momentum correction {}", s.momentum_correction);
     }
     const std::string momentum = s.momentum_correction;
