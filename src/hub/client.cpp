@@ -40,7 +40,7 @@ constexpr auto kConnect = 10s;
 /// For what is small, and for an answer of a hub that makes members wait 25 s at most.
 constexpr auto kAnswer = 60s;
 /// More for a long body: a second for each so many bytes.
-constexpr std::size_t kSlowest = 16 * 1024;
+constexpr std::size_t kSlowest = std::size_t{16} << 10;
 constexpr auto kLook = 100ms;
 constexpr std::uint64_t kMostAnswer = std::uint64_t{16} << 30;
 

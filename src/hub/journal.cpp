@@ -133,7 +133,7 @@ std::string Journal::add_token(const std::string& name, Right right, double now)
     throw Error(ErrorCode::invalid_argument, "token", fmt::format("name '{}'", name),
                 "is no name of a member", "use 1 to 64 letters, digits, '-' and '_'");
   }
-  const std::string text = name + "." + detail::new_secret();
+  std::string text = name + "." + detail::new_secret();
   const Hash hash = hash_of(text);
   Statement(database_.get(), "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, 0)")
       .bind(name)
