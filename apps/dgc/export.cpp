@@ -4,7 +4,7 @@
 
 #include "command.h"
 #include "dgc/error.h"
-#include "hub_tokens.h"
+#include "token.h"
 #include "torch_part.h"
 #include "train/run_folder.h"
 

@@ -1,10 +1,8 @@
 #include "hub_flags.h"
 
-#include <algorithm>
-
 #include "base/environment.h"
-#include "base/file.h"
 #include "dgc/error.h"
+#include "hub/enrolment.h"
 #include "hub/tls.h"
 
 namespace dgc::app {
@@ -34,14 +32,7 @@ hub::HubPlace HubFlags::place() const {
 
 std::string HubFlags::token() const {
   if (token_file.empty()) return variable("DGC_TOKEN").value_or("");
-  const MappedFile file(token_file);
-  const auto bytes = file.contents();
-  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
-  if (text.empty()) {
-    throw Error(ErrorCode::invalid_argument, "join", token_file, "has no token in it");
-  }
-  return text;
+  return hub::read_token(token_file);
 }
 
 void check_insecure(const char* command, const std::string& host, bool insecure, bool anywhere) {

@@ -5,9 +5,9 @@
 
 #include "hub/audit.h"
 #include "hub/hub.h"
-#include "hub_tokens.h"
 #include "inspect.h"
 #include "process/terminal.h"
+#include "token.h"
 
 namespace dgc::app {
 

@@ -34,7 +34,7 @@ std::string machine_name() {
   for (char& c : text) {
     if (!hub::is_name(std::string_view(&c, 1))) c = '-';
   }
-  return text.empty() ? "member" : text.substr(0, 56);
+  return text.empty() ? "member" : text.substr(0, hub::kLongestWish);
 }
 
 fs::path default_state(const hub::HubPlace& place, const std::string& name) {
@@ -56,7 +56,7 @@ int run(const Options& o) {
   job.request.place = o.hub.place();
   job.request.token = o.hub.token();
   job.request.name = o.name.empty() ? machine_name() : o.name;
-  if (!hub::is_name(job.request.name) || job.request.name.size() > 56) {
+  if (!hub::is_name(job.request.name) || job.request.name.size() > hub::kLongestWish) {
     throw Error(ErrorCode::invalid_argument, "join", "--name " + o.name, "is no name of a member",
                 "use up to 56 letters, digits, '-' and '_'");
   }

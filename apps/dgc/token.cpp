@@ -10,8 +10,8 @@
 #include "dgc/error.h"
 #include "hub/hub.h"
 #include "hub/journal.h"
-#include "hub_tokens.h"
 #include "process/terminal.h"
+#include "token.h"
 
 namespace dgc::app {
 namespace {

@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 import socket
-from typing import IO, Optional, Union
+from typing import Optional, Union
 
 from . import _check, _core
 from ._hub_address import OPERATION, Place
@@ -13,7 +13,6 @@ from ._hub_address import OPERATION, Place
 Path = Union[str, "os.PathLike[str]"]
 VARIABLE = "DGC_TOKEN"
 _TOKEN = "token"
-_LOCK = "lock"
 
 
 def given_token(token_file: Optional[Path]) -> Optional[str]:
@@ -66,20 +65,23 @@ class Folder:
         self.path = pathlib.Path(path)
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock: IO[bytes] = open(self.path / _LOCK, "wb")
+            # The folder itself, as `dgc join` does it: the two exclude each other.
+            self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             problem = f"cannot be used: {error.strerror}"
             _core.fail("io", OPERATION, str(self.path), problem, "give another folder by state=")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._lock.close()
+            self.close()
             problem = "is in use by another member"
             hint = "give each on a machine a name= or state= of its own, or close() the old one"
             _core.fail("io", OPERATION, str(self.path), problem, hint)
 
     def close(self) -> None:
-        self._lock.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
 
     def token(self) -> Optional[str]:
         """That was kept here."""

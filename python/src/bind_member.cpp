@@ -54,14 +54,7 @@ std::string_view name_of(hub::Todo todo) {
 std::unique_ptr<Member> make_member(std::string_view facts, const Specs& model,
                                     const Specs& buffers, const std::string& folder, int threads) {
   const hub::Packet packet = hub::read_packet(bytes_in(facts));
-  const std::string version = hub::text(packet.head, "version");
-  const std::uint64_t protocol = hub::whole_number(packet.head, "protocol");
-  if (version != DGC_VERSION || protocol != hub::kProtocol) {
-    throw Error(ErrorCode::configuration_mismatch, "join", "version",
-                fmt::format("the hub has dgc {} (protocol {}), this is dgc {} (protocol {})",
-                            version, protocol, DGC_VERSION, hub::kProtocol),
-                "install the same version on both");
-  }
+  hub::require_same_version(packet.head);
   const auto terms = packet.head.find("terms");
   if (terms == packet.head.end()) {
     throw Error(ErrorCode::bad_state, "join", "hub", "names no terms of the run");

@@ -47,9 +47,10 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path)
+AtomicFile::AtomicFile(std::filesystem::path path, For readers)
     : path_(std::move(path)), temporary_(path_.string() + fmt::format(".tmp{}", ::getpid())) {
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                       readers == For::owner ? 0600 : 0666);
   if (descriptor_ < 0) fail("cannot create");
 }
 

@@ -26,7 +26,8 @@ class MappedFile {
 /// the temporary file is removed and `path` is untouched. Throws Error(io).
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  enum class For { everybody, owner };  ///< everybody: whom umask lets read it
+  explicit AtomicFile(std::filesystem::path path, For readers = For::everybody);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

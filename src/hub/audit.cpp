@@ -51,7 +51,7 @@ Audit audit(const std::filesystem::path& folder) {
   found.from = replica.round();
   const Terms terms = terms_from(read_packet(first.contents()).head.at("terms"));
   const bool selects = terms.down == Down::select;
-  for (const TensorSpec& spec : replica.model()) found.parameters += spec.elements();
+  found.parameters = elements_of(replica.model());
   const auto last = journal.last_commit();
   found.to = last ? last->round : 0;
   for (std::uint64_t round = replica.round();; ++round) {

@@ -1,11 +1,9 @@
 #include "hub/enrolment.h"
 
-#include <fmt/format.h>
-#include <sys/stat.h>
+#include <cctype>
 
 #include "base/file.h"
 #include "dgc/error.h"
-#include "dgc/version.h"
 
 namespace dgc::hub {
 namespace {
@@ -19,34 +17,30 @@ nlohmann::json head_of(const Bytes& answer) {
   return packet.head;
 }
 
-std::string kept_token(const std::filesystem::path& file) {
-  if (!std::filesystem::exists(file) || std::filesystem::file_size(file) == 0) return {};
-  const MappedFile kept(file);
-  return {reinterpret_cast<const char*>(kept.contents().data()), kept.contents().size()};
-}
-
 void keep_token(const std::filesystem::path& path, const std::string& token) {
-  const ::mode_t before = ::umask(0077);
-  AtomicFile file(path);
-  ::umask(before);
+  AtomicFile file(path, AtomicFile::For::owner);
   file.write(std::as_bytes(std::span(token)));
   file.commit();
 }
 
 }  // namespace
 
+std::string read_token(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  const auto bytes = file.contents();
+  std::string token(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  std::erase_if(token, [](unsigned char c) { return std::isspace(c) != 0; });
+  if (token.empty()) {
+    throw Error(ErrorCode::invalid_argument, "join", path.string(), "has no token in it");
+  }
+  return token;
+}
+
 std::optional<RunFacts> ask_facts(Courier& courier, const Client::Stop& stop) {
   const Bytes answer = courier.carry({.method = "GET", .path = "/v1/run", .body = {}}, stop);
   if (answer.empty()) return {};
   const nlohmann::json head = head_of(answer);
-  const std::string version = text(head, "version");
-  const std::uint64_t protocol = whole_number(head, "protocol");
-  if (version != DGC_VERSION || protocol != kProtocol) {
-    throw Error(ErrorCode::configuration_mismatch, "join", "version",
-                fmt::format("the hub has dgc {} (protocol {}), this is dgc {} (protocol {})",
-                            version, protocol, DGC_VERSION, kProtocol),
-                "install the same version on both");
-  }
+  require_same_version(head);
   RunFacts facts{.run = text(head, "run"),
                  .settings = text(head, "settings"),
                  .terms = terms_from(head.at("terms")),
@@ -65,8 +59,8 @@ std::optional<RunFacts> enrol(Client& client, Courier& courier, const std::strin
                               const std::string& name, const std::filesystem::path& folder,
                               const Client::Stop& stop) {
   const auto file = folder / kTokenFile;
-  if (const std::string kept = kept_token(file); !kept.empty()) {
-    client.set_token(kept);
+  if (std::filesystem::exists(file)) {
+    client.set_token(read_token(file));
     try {
       return ask_facts(courier, stop);
     } catch (const Error& error) {

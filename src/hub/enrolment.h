@@ -22,6 +22,10 @@ struct RunFacts {
   Right right = Right::work;
 };
 
+/// The token in a file, without the end of the line. Throws Error: io, invalid_argument where there
+/// is none.
+std::string read_token(const std::filesystem::path& path);
+
 /// Nothing where `stop` said so. Throws Error: configuration_mismatch for a hub of another version,
 /// which is named; what the hub says, for a token that it does not know.
 std::optional<RunFacts> ask_facts(Courier& courier, const Client::Stop& stop);

@@ -167,13 +167,6 @@ Hub::Impl::Impl(std::filesystem::path folder_of_run, Journal& the_journal, HubOp
 bool Hub::finished() const noexcept { return impl_->done; }
 std::uint64_t Hub::round() const noexcept { return impl_->rounds.closed(); }
 Replica* Hub::replica() noexcept { return impl_->replica ? &*impl_->replica : nullptr; }
-std::uint64_t Hub::Impl::parameters() const noexcept {
-  std::uint64_t elements = 0;
-  if (replica) {
-    for (const TensorSpec& spec : replica->model()) elements += spec.elements();
-  }
-  return elements;
-}
 const Rounds& Hub::rounds() const noexcept { return impl_->rounds; }
 const Leases* Hub::leases() const noexcept { return impl_->leases ? &*impl_->leases : nullptr; }
 const HubPlan& Hub::plan() const noexcept { return impl_->plan; }
@@ -197,8 +190,9 @@ std::size_t Hub::body_limit(const Request& head) {
   if (route->body == Size::small) return kSmallBody;
   if (route->body == Size::head) return kLongestHead;
   if (!impl_->replica) return kSmallBody;  // the member has to join first
-  std::uint64_t elements = impl_->replica->buffers().size();
-  for (const TensorSpec& spec : impl_->replica->model()) elements += spec.elements() + 64;
+  const auto& model = impl_->replica->model();
+  const std::uint64_t elements =
+      impl_->replica->buffers().size() + elements_of(model) + 64 * model.size();
   // A snapshot has the parameters, as much momentum, and a head.
   if (route->body == Size::snapshot) return elements * 8 + kLongestHead;
   // A message, whole, in the widest values, with positions' bits and headers.

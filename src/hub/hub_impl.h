@@ -111,7 +111,6 @@ struct Hub::Impl {
     }
   };
   News news_after(std::uint64_t round) const;
-  std::uint64_t parameters() const noexcept;
   Response commits(std::uint64_t after) const;
   std::shared_ptr<const Bytes> snapshot();
   bool is_given(double now) const;

@@ -22,7 +22,7 @@ constexpr std::uint64_t kMostPositions = std::uint64_t{1} << 40;
 
 Response Hub::Impl::enroll(const Packet& packet, double now) {
   const std::string wanted = text(packet.head, "name");
-  if (!is_name(wanted) || wanted.size() > 56) {
+  if (!is_name(wanted) || wanted.size() > kLongestWish) {
     refuse(ErrorCode::invalid_argument, "name", "is no name of a member",
            "use up to 56 letters, digits, '-' and '_'");
   }

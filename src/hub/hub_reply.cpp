@@ -28,7 +28,8 @@ Hub::Impl::News Hub::Impl::news_after(std::uint64_t round) const {
   const auto first = journal.first_commit();
   missed.snapshot = !first || *first > round + 1;
   // Who has missed many on a slow link would never get up with the others by commits alone.
-  if (round + 1 < last && journal.commit_bytes(round, last) > 4 * parameters()) {
+  if (round + 1 < last &&
+      journal.commit_bytes(round, last) > sizeof(float) * elements_of(replica->model())) {
     missed.snapshot = true;
   }
   std::size_t size = 0;

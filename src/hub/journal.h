@@ -120,5 +120,7 @@ class Journal {
 std::string name_in_token(std::string_view text);
 /// Letters, digits, '-', '_' ; 1 to 64 of them.
 bool is_name(std::string_view name);
+/// The same for a name that somebody wishes for: where it is taken, "-2" and so on follows.
+inline constexpr std::size_t kLongestWish = 56;
 
 }  // namespace dgc::hub

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "dgc/error.h"
+#include "dgc/version.h"
 
 namespace dgc::hub {
 namespace {
@@ -132,6 +133,16 @@ std::optional<Error> error_in(const Packet& answer) {
   const ErrorCode code = error_code_named(text(answer.head, "error")).value_or(ErrorCode::internal);
   return Error(code, "hub", text(answer.head, "subject"), text(answer.head, "problem"),
                text(answer.head, "hint"));
+}
+
+void require_same_version(const nlohmann::json& head) {
+  const std::string version = text(head, "version");
+  const std::uint64_t protocol = whole_number(head, "protocol");
+  if (version == DGC_VERSION && protocol == kProtocol) return;
+  throw Error(ErrorCode::configuration_mismatch, "join", "version",
+              fmt::format("the hub has dgc {} (protocol {}), this is dgc {} (protocol {})", version,
+                          protocol, DGC_VERSION, kProtocol),
+              "install the same version on both");
 }
 
 std::uint64_t whole_number(const nlohmann::json& head, const char* name) {

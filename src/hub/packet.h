@@ -44,6 +44,10 @@ Packet read_packet(std::span<const std::byte> bytes);
 /// What the hub says is wrong, in an answer that says so.
 std::optional<Error> error_in(const Packet& answer);
 
+/// Throws Error(configuration_mismatch), naming both, unless the hub that said this ("protocol" and
+/// "version", in its answer to /v1/run) is of the same version.
+void require_same_version(const nlohmann::json& head);
+
 /// A field of the head, of the type that T is. Throws Error(bad_state) that names it where it is
 /// absent, of another type, or a number outside T's range.
 std::uint64_t whole_number(const nlohmann::json& head, const char* name);

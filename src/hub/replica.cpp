@@ -19,12 +19,6 @@
 namespace dgc::hub {
 namespace {
 
-std::size_t elements_of(const std::vector<TensorSpec>& specs) {
-  std::size_t sum = 0;
-  for (const TensorSpec& spec : specs) sum += spec.elements();
-  return sum;
-}
-
 void take_floats(std::span<const std::byte> bytes, std::vector<float>& out, const char* what) {
   if (bytes.size() != out.size() * sizeof(float)) {
     throw Error(ErrorCode::state_mismatch, "hub", what,

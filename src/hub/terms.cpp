@@ -111,6 +111,12 @@ Terms terms_from(const nlohmann::json& json) {
   return terms;
 }
 
+std::uint64_t elements_of(const std::vector<TensorSpec>& model) noexcept {
+  std::uint64_t sum = 0;
+  for (const TensorSpec& spec : model) sum += spec.elements();
+  return sum;
+}
+
 nlohmann::json to_json(const std::vector<TensorSpec>& model) {
   nlohmann::json tensors = nlohmann::json::array();
   for (const TensorSpec& spec : model) {

@@ -50,6 +50,7 @@ nlohmann::json to_json(const Terms& terms);
 /// Throws Error(bad_state), Error(invalid_argument).
 Terms terms_from(const nlohmann::json& json);
 
+std::uint64_t elements_of(const std::vector<TensorSpec>& model) noexcept;
 nlohmann::json to_json(const std::vector<TensorSpec>& model);
 /// Throws Error(bad_state), also for more than `most` elements in all.
 std::vector<TensorSpec> model_from(const nlohmann::json& json, std::uint64_t most);

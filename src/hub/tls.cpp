@@ -7,7 +7,6 @@
 #include <openssl/sha.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,13 +58,10 @@ std::string pin_of(X509* certificate) {
   return "sha256:" + hex(hash.data(), hash.size());
 }
 
-/// AtomicFile makes files for their owner and whom umask lets: a key is for its owner alone.
 void write_private(const fs::path& path, BIO* memory) {
   char* data = nullptr;
   const long size = BIO_get_mem_data(memory, &data);
-  const ::mode_t before = ::umask(0077);
-  AtomicFile file(path);
-  ::umask(before);
+  AtomicFile file(path, AtomicFile::For::owner);
   file.write(std::as_bytes(std::span(data, static_cast<std::size_t>(size))));
   file.commit();
 }

@@ -106,19 +106,13 @@ std::vector<HubTable> hub_tables(const Scenario& setup, double hub_bandwidth,
 }
 
 nlohmann::json to_json(const HubLocalPlan& plan) {
-  const LocalPlan& p = plan.steps;
-  return {{"bandwidth", plan.bandwidth},
-          {"members", plan.round.members},
-          {"ratio", p.ratio},
-          {"bits_per_parameter", p.bits},
-          {"exchange_seconds", p.exchange},
-          {"local_steps", p.local_steps},
-          {"step_seconds", p.step},
-          {"exchange_share", p.share},
-          {"speedup", p.speedup},
-          {"up_bytes_per_step", plan.up_bytes_per_step},
-          {"down_bytes_per_step", p.received_bytes},
-          {"round", to_json(plan.round)}};
+  nlohmann::json out = to_json(plan.steps);
+  out.update({{"bandwidth", plan.bandwidth},
+              {"members", plan.round.members},
+              {"up_bytes_per_step", plan.up_bytes_per_step},
+              {"down_bytes_per_step", plan.steps.received_bytes},
+              {"round", to_json(plan.round)}});
+  return out;
 }
 
 }  // namespace dgc::plan

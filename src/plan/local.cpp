@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace dgc::plan {
 namespace {
@@ -26,6 +27,16 @@ LocalPlan local_plan(const Scenario& setup, Method method, int nodes, double sha
 }
 
 }  // namespace
+
+nlohmann::json to_json(const LocalPlan& plan) {
+  return {{"ratio", plan.ratio},
+          {"bits_per_parameter", plan.bits},
+          {"exchange_seconds", plan.exchange},
+          {"local_steps", plan.local_steps},
+          {"step_seconds", plan.step},
+          {"exchange_share", plan.share},
+          {"speedup", plan.speedup}};
+}
 
 Scenario for_rounds(Scenario setup) {
   setup.whole_value_bytes = kBytesOfTable2;

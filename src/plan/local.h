@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ std::vector<double> ratios_for(std::optional<double> ratio);
 /// `setup.values` are those of the entries. `share` is in (0, 1).
 std::vector<LocalPlan> plan_local(const Scenario& setup, int nodes, double share,
                                   std::optional<double> ratio);
+
+/// But for the title, the network, and what is received.
+nlohmann::json to_json(const LocalPlan& plan);
 
 /// The scenario of compressed rounds: what is sent whole travels in 2 bits, too.
 Scenario for_rounds(Scenario setup);

@@ -26,7 +26,10 @@ double real(Whole number) {
 HubRecord::HubRecord(Options options, hub::Journal& journal, Console& console)
     : options_(std::move(options)), console_(console) {
   std::filesystem::create_directories(options_.folder);
-  for (const auto& line : journal.commits(std::numeric_limits<std::size_t>::max())) count(line);
+  for (const auto& line : journal.commits(std::numeric_limits<std::size_t>::max())) {
+    count(line);
+    if (is_logged(line.round)) since_ = {};
+  }
   for (const auto& note : journal.evaluations()) evaluation_ = note;
   log_.emplace(options_.folder / kMetricsFile, last_.round);
 }
@@ -34,8 +37,12 @@ HubRecord::HubRecord(Options options, hub::Journal& journal, Console& console)
 void HubRecord::set_model(const std::vector<TensorSpec>& model, std::int64_t positions) {
   if (!model_.empty()) return;
   model_ = model;
-  for (const TensorSpec& spec : model) parameters_ += real(spec.elements());
+  parameters_ = real(hub::elements_of(model));
   positions_ = positions;
+}
+
+bool HubRecord::is_logged(std::uint64_t round) const {
+  return round % static_cast<std::uint64_t>(options_.settings.log_every) == 0;
 }
 
 double HubRecord::epoch() const {
@@ -49,7 +56,7 @@ void HubRecord::count(const hub::CommitLine& line) {
   members_ += real(line.members);
   up_ += up;
   down_ += down;
-  totals_.times.other += line.seconds;
+  seconds_ += line.seconds;
   since_.loss += line.loss;
   since_.rounds += 1.0;
   since_.seconds += line.seconds;
@@ -61,8 +68,6 @@ void HubRecord::committed(const hub::CommitLine& line) {
   const double up = up_;
   const double down = down_;
   count(line);
-  const auto every =
-      static_cast<std::uint64_t>(std::max<std::int64_t>(1, options_.settings.log_every));
   const double loss = since_.loss / since_.rounds;
   const double rate = since_.seconds > 0.0 ? since_.examples / since_.seconds : 0.0;
   const double dense = 4.0 * parameters_;
@@ -74,10 +79,10 @@ void HubRecord::committed(const hub::CommitLine& line) {
       options_.mode, line.round, whole, epoch(), line.members, rate,
       since_.seconds > 0.0 ? 60.0 * since_.rounds / since_.seconds : 0.0, loss,
       bytes_text(up_ - up), bytes_text(down_ - down)));
-  if (line.round % every != 0) return;
+  if (!is_logged(line.round)) return;
   log_->write(StepLine{.step = real(line.round),
                        .epoch = epoch(),
-                       .seconds = totals_.times.other,
+                       .seconds = seconds_,
                        .loss = loss,
                        .lr = line.lr,
                        .ratio = line.ratio,
@@ -94,14 +99,14 @@ void HubRecord::evaluated(const hub::EvaluationNote& note) {
   evaluation_ = note;
   log_->write(EvaluationLine{.step = real(note.round),
                              .epoch = epoch(),
-                             .seconds = totals_.times.other,
+                             .seconds = seconds_,
                              .bytes_up = up_,
                              .bytes_down = down_,
                              .loss = note.loss,
                              .metric = note.metric,
                              .metrics = note.metrics});
   console_.say(fmt::format("[{}] round {}  {:.1f} s  loss {:.4f}  {} {:.2f}  (by {})",
-                           options_.mode, note.round, totals_.times.other, note.loss,
+                           options_.mode, note.round, seconds_, note.loss,
                            note.metrics.front().first, note.metric, note.member));
 }
 
@@ -117,7 +122,7 @@ Summary HubRecord::finish(bool finished, const std::string& hash) {
   result.metric_of = "validation";
   result.epochs = epoch();
   result.steps = real(last_.round);
-  result.seconds = result.total_seconds = totals_.times.other;
+  result.seconds = result.total_seconds = seconds_;
   result.bytes_up_per_step = result.message_bytes_per_step = up_ / rounds;
   result.bytes_down_per_step = down_ / rounds;
   result.wire_bytes_total = up_;

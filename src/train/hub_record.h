@@ -35,6 +35,7 @@ class HubRecord {
 
  private:
   void count(const hub::CommitLine& line);
+  bool is_logged(std::uint64_t round) const;
   double epoch() const;
 
   Options options_;
@@ -43,7 +44,7 @@ class HubRecord {
   std::vector<TensorSpec> model_;
   double parameters_ = 0.0;
   std::int64_t positions_ = 0;
-  Totals totals_;
+  double seconds_ = 0.0;  // of all rounds
   hub::CommitLine last_;
   double members_ = 0.0;          // of all rounds, added up
   double up_ = 0.0, down_ = 0.0;  // of an average member
@@ -51,7 +52,6 @@ class HubRecord {
     double loss = 0.0, rounds = 0.0, seconds = 0.0, examples = 0.0;
   } since_;
   std::optional<hub::EvaluationNote> evaluation_;
-  std::optional<double> best_;
 };
 
 }  // namespace dgc::train

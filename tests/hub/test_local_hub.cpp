@@ -261,7 +261,7 @@ TEST(LocalHub, OneMemberGivesTheParametersAndAnotherIfItDies) {
   toy.check();
 }
 
-TEST(LocalHub, NoMembersArePause) {
+TEST(LocalHub, NoMembersAreAPause) {
   Toy toy({});
   started(toy);
   for (const char* name : {"a", "b", "c"}) toy.local->leave(name);

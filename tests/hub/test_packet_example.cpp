@@ -1,36 +1,15 @@
 // The worked example of docs/hub.md is what we write, and read.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "dgc/wire.h"
 #include "hub/packet.h"
+#include "support/document.h"
 
 namespace dgc {
 namespace {
 
-hub::Bytes example_of_document() {
-  std::ifstream document(DGC_HUB_DOC);
-  hub::Bytes packet;
-  std::string line;
-  bool inside = false;
-  while (std::getline(document, line)) {
-    if (line.starts_with("```")) {
-      inside = line == "```hex";
-      continue;
-    }
-    std::istringstream words(line);
-    std::string word;
-    while (inside && words >> word) {
-      packet.push_back(static_cast<std::byte>(std::stoul(word, nullptr, 16)));
-    }
-  }
-  return packet;
-}
-
 TEST(HubPacket, TheWorkedExampleOfTheDocument) {
-  const hub::Bytes bytes = example_of_document();
+  const hub::Bytes bytes = test::hex_in_document(DGC_HUB_DOC);
   const hub::Packet packet = hub::read_packet(bytes);
   ASSERT_EQ(packet.blobs.size(), 2u);
   const CheckedMessage message(packet.blob(0));

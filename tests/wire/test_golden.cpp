@@ -4,9 +4,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "base/file.h"
+#include "support/document.h"
 #include "support/helpers.h"
 #include "support/samples.h"
 
@@ -81,20 +81,7 @@ TEST(Golden, StatesLoad) {
 }
 
 TEST(Golden, TheWorkedExampleOfTheDocument) {
-  std::ifstream document(DGC_FORMAT_DOC);
-  std::vector<std::byte> message;
-  std::string line;
-  bool inside = false;
-  while (std::getline(document, line)) {
-    if (line.starts_with("```")) {
-      inside = line == "```hex";
-      continue;
-    }
-    std::istringstream words(line);
-    std::string word;
-    while (inside && words >> word)
-      message.push_back(static_cast<std::byte>(std::stoul(word, nullptr, 16)));
-  }
+  const std::vector<std::byte> message = test::hex_in_document(DGC_FORMAT_DOC);
   const CheckedMessage info(message);
   EXPECT_EQ(info.header().step, 7u);
   EXPECT_EQ(info.header().sender, 1u);
