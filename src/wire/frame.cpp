@@ -82,22 +82,24 @@ std::vector<std::uint32_t> surviving(const FrameInput& input) {
   std::vector<std::uint32_t> kept;
   std::size_t block_begin = 0;
   float block_max = 0.0f;
+  Vanishing in_block(input.value_type, block_max);
   for (std::size_t i = 0; i < input.values.size(); ++i) {
     if (kept.size() - block_begin == kBlock) {
       block_begin = kept.size();
       block_max = 0.0f;
     }
     const float magnitude = std::fabs(input.values[i]);
-    if (vanishes(input.value_type, magnitude, std::max(block_max, magnitude))) continue;
+    const bool grows = magnitude > block_max;
+    if (grows ? vanishes(input.value_type, magnitude, magnitude) : in_block(magnitude)) continue;
     kept.push_back(static_cast<std::uint32_t>(i));
-    if (magnitude <= block_max) continue;
+    if (!grows) continue;
     block_max = magnitude;
+    in_block = Vanishing(input.value_type, block_max);
     const auto block = kept.begin() + static_cast<std::ptrdiff_t>(block_begin);
-    kept.erase(std::remove_if(block, kept.end(),
-                              [&](std::uint32_t k) {
-                                return vanishes(input.value_type, input.values[k], block_max);
-                              }),
-               kept.end());
+    kept.erase(
+        std::remove_if(block, kept.end(),
+                       [&](std::uint32_t k) { return in_block(std::fabs(input.values[k])); }),
+        kept.end());
   }
   return kept;
 }

@@ -194,6 +194,20 @@ bool vanishes(ValueType type, float value, float block_max) noexcept {
   }
 }
 
+Vanishing::Vanishing(ValueType type, float block_max) noexcept
+    : type_(type), block_max_(block_max) {
+  // Half of the least value that there is. Roundings on the way there move it by a few last bits.
+  float half = 0.0f;
+  if (type == ValueType::int8) half = 0.5f * int8_scale(block_max);
+  if (type == ValueType::fp16) half = std::ldexp(1.0f, half_exponent(block_max) - 25);
+  if (type == ValueType::bf16) half = FLT_MIN;
+  constexpr float kRoundings = 1e-6f;
+  // Denormals are rounded by more than that: each of them is looked at.
+  const bool normal = half > 2.0f * FLT_MIN;
+  goes_ = normal ? half * (1.0f - kRoundings) : 0.0f;
+  survives_ = normal ? half * (1.0f + kRoundings) : 4.0f * half;
+}
+
 void encode_values(ValueType type, std::span<const float> values, std::byte* out,
                    float* decoded) noexcept {
   std::byte* const scales = out;

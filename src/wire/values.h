@@ -44,6 +44,22 @@ bool all_finite(std::span<const float> values) noexcept;
 /// Whether `value` would decode to zero in a block whose largest magnitude is `block_max`.
 bool vanishes(ValueType type, float value, float block_max) noexcept;
 
+/// The same of many values of one block: most are told by a comparison.
+class Vanishing {
+ public:
+  Vanishing(ValueType type, float block_max) noexcept;
+  bool operator()(float magnitude) const noexcept {
+    if (magnitude > survives_) return false;
+    return magnitude < goes_ || vanishes(type_, magnitude, block_max_);
+  }
+
+ private:
+  ValueType type_;
+  float block_max_;
+  float goes_;      // what is below vanishes
+  float survives_;  // what is above does not
+};
+
 /// Writes the value section to `out` (value_bytes long) and what it decodes to into `decoded`,
 /// which may be null for fp32.
 void encode_values(ValueType type, std::span<const float> values, std::byte* out,

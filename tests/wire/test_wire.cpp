@@ -287,6 +287,32 @@ TEST(Tables, MoreBitsLeaveASmallerError) {
   EXPECT_LT(error(ValueType::table2), 1.02 * 0.594 * error(ValueType::sign));
 }
 
+// Where a value begins to be sent, told by comparisons and by rounding it: all floats near there.
+TEST(Wire, VanishingIsTheSameForABlockAndForOneValue) {
+  for (const ValueType type : kTypes) {
+    for (const float most :
+         {0.0f, FLT_TRUE_MIN, 1e-43f, FLT_MIN, 1e-36f, 1e-5f, 1.0f, 65504.0f, 3e38f}) {
+      const wire::Vanishing vanishing(type, most);
+      float low = 0.0f;  // goes
+      float high = most;
+      while (std::nextafter(low, high) < high) {
+        const float middle = low + (high - low) / 2.0f;
+        (wire::vanishes(type, middle, most) ? low : high) = middle;
+      }
+      float x = low;
+      for (int i = 0; i < 100 && x > 0.0f; ++i) x = std::nextafter(x, 0.0f);
+      for (int i = 0; i < 200 && x <= most; ++i, x = std::nextafter(x, FLT_MAX)) {
+        EXPECT_EQ(vanishing(x), wire::vanishes(type, x, most))
+            << name_of(type) << " " << x << " of " << most;
+      }
+      for (float y = most; y > FLT_TRUE_MIN; y *= 0.7f) {
+        EXPECT_EQ(vanishing(y), wire::vanishes(type, y, most))
+            << name_of(type) << " " << y << " of " << most;
+      }
+    }
+  }
+}
+
 // A gradient of 1e-9 beside one of 1 vanishes in int8: it must not be sent, and the caller must be
 // told.
 TEST(Wire, EntriesThatWouldDecodeToZeroAreNotSent) {
