@@ -157,7 +157,8 @@ std::tuple<torch::Tensor, torch::Tensor> DeepSpeechImpl::forward(const torch::Te
   for (std::size_t i = 0; i < convolutions_.size(); ++i) {
     x = convolutions_[i](apart(x, output));
     if (i == 0) std::transform(output.begin(), output.end(), output.begin(), output_frames);
-    x = torch::hardtanh(norms_[i](joined(x, output)), 0.0, 20.0);
+    // In fp32: libtorch 1.13 has no gradient of it in bf16.
+    x = torch::hardtanh(norms_[i](joined(x, output)).to(torch::kFloat), 0.0, 20.0);
   }
   if (is_training() && x.size(3) < 2)
     refuse(ErrorCode::invalid_argument, "lengths",
@@ -166,7 +167,7 @@ std::tuple<torch::Tensor, torch::Tensor> DeepSpeechImpl::forward(const torch::Te
   const SpeechFrames frames = frames_of(output);
   torch::Tensor rows = x.squeeze(0).flatten(0, 1).t();  // (frames of all, channels * bins)
   for (auto& layer : layers_) rows = layer->forward(rows, frames);
-  rows = fc_(bn_(rows)).log_softmax(1);
+  rows = fc_(bn_(rows)).to(torch::kFloat).log_softmax(1);
   return {padded(rows, frames, frames.forwards), torch::tensor(output)};
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "base/random.h"
 #include "data/bpe.h"
@@ -14,6 +13,7 @@
 #include "dgc/collectives.h"
 #include "dgc/error.h"
 #include "models/gpt.h"
+#include "train/read_once.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -48,8 +48,10 @@ TokenText synthetic_text(const Settings& settings) {
   return text;
 }
 
-TokenText read_text(const Settings& settings) {
-  if (settings.recipe == "synthetic") return synthetic_text(settings);
+std::shared_ptr<const TokenText> read_text(const Settings& settings) {
+  if (settings.recipe == "synthetic") {
+    return std::make_shared<const TokenText>(synthetic_text(settings));
+  }
   const data::PlainText plain =
       !settings.train.empty()
           ? data::read_plain_text({settings.train, settings.valid, settings.test})
@@ -66,20 +68,7 @@ TokenText read_text(const Settings& settings) {
   };
   limit(text.train, settings.examples);
   limit(text.valid, settings.valid_examples);
-  return text;
-}
-
-/// Workers that are threads share what they read. Called under the lock of make_task.
-std::shared_ptr<const TokenText> shared_text(const Settings& settings) {
-  static std::map<std::string, std::weak_ptr<const TokenText>> known;
-  const std::string key =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{} {} {} {}", settings.recipe, settings.corpus,
-                  settings.train, settings.valid, settings.test, settings.unit, settings.vocabulary,
-                  settings.examples, settings.valid_examples, settings.context);
-  if (auto text = known[key].lock()) return text;
-  auto text = std::make_shared<const TokenText>(read_text(settings));
-  known[key] = text;
-  return text;
+  return std::make_shared<const TokenText>(std::move(text));
 }
 
 class GptTask : public Task {
@@ -88,7 +77,7 @@ class GptTask : public Task {
       : Task(settings),
         settings_(settings),
         place_(place),
-        text_(shared_text(settings)),
+        text_(read_once(settings, [&] { return read_text(settings); })),
         step_(batch_of_worker(settings, place.workers) * place.workers),
         windows_(windows_of(text_->train)),
         order_(windows_, settings.seed),
@@ -139,9 +128,9 @@ class GptTask : public Task {
     return batch;
   }
 
-  torch::Tensor loss(const Batch& batch) override {
-    return torch::nn::functional::cross_entropy(model_->forward(batch.input).flatten(0, 1),
-                                                batch.target.flatten());
+  torch::Tensor loss_of(const Batch& batch) override {
+    const torch::Tensor logits = model_->forward(batch.input).flatten(0, 1);
+    return torch::nn::functional::cross_entropy(logits.to(torch::kFloat), batch.target.flatten());
   }
 
   bool has_test() const override { return true; }

@@ -49,14 +49,9 @@ struct Tensors {
   }
 };
 
-/// Tensors that modules share are there once.
 Tensors parameters_of(const torch::nn::Module& model) {
   Tensors all;
-  std::set<const void*> seen;
-  for (const auto& item : model.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    all.add(item.key(), item.value());
-  }
+  for (const auto& [name, tensor] : distinct_parameters(model)) all.add(name, tensor);
   return all;
 }
 
@@ -268,7 +263,8 @@ class HubMember {
     if (lease.epoch != after_.epoch || lease.first != after_.first) task_->begin_epoch();
     after_ = {.epoch = lease.epoch, .first = lease.first + lease.count};
     task_->model().train();
-    const std::optional<double> loss = local_ ? local_steps(lease) : one_step(lease);
+    const std::optional<double> loss =
+        local_ ? local_steps(lease) : gradient_of({lease.epoch, lease.first, lease.count});
     if (!loss) return;  // leaves: others do it
     hub::Contribution contribution{.gradients = gradients(),
                                    .examples = static_cast<std::uint64_t>(lease.count),
@@ -285,10 +281,6 @@ class HubMember {
     ++joined_.messages;
     last_examples_ = contribution.examples;
     last_seconds_ = contribution.seconds;
-  }
-
-  double one_step(const hub::Lease& lease) {
-    return gradient_of({lease.epoch, lease.first, lease.count});
   }
 
   /// Mean loss; gradients are in the parameters.

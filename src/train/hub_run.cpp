@@ -62,11 +62,6 @@ std::int64_t step_of_member(const Settings& member) {
   return family_of(member.model) == Family::text ? member.bptt : member.batch;
 }
 
-/// "auto", or a number.
-double number_or(const std::string& text, double otherwise) {
-  return text == "auto" ? otherwise : std::stod(text);
-}
-
 }  // namespace
 
 nlohmann::ordered_json to_json(const HubChoices& c) {

@@ -12,6 +12,7 @@
 #include "models/resnet.h"
 #include "models/vgg.h"
 #include "train/image_sources.h"
+#include "train/read_once.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -49,13 +50,17 @@ class ImageTask : public Task {
   ImageTask(const Settings& settings, Place place)
       : Task(settings),
         place_(place),
-        data_(open_images(settings, crop_size(settings))),
-        order_(data_.train->count(), settings.seed),
-        model_(make_model(settings, data_)),
+        data_(read_once(settings,
+                        [&] {
+                          return std::make_shared<const ImageData>(
+                              open_images(settings, crop_size(settings)));
+                        })),
+        order_(data_->train->count(), settings.seed),
+        model_(make_model(settings, *data_)),
         batch_(batch_of_worker(settings, place.workers)) {
-    require_examples(data_.train->count(), place, "images to train with");
+    require_examples(data_->train->count(), place, "images to train with");
     if (settings.model == "cnn" &&
-        (data_.height != 28 || data_.width != 28 || data_.channels != 1)) {
+        (data_->height != 28 || data_->width != 28 || data_->channels != 1)) {
       throw Error(ErrorCode::invalid_argument, "train", "--model cnn",
                   "is for grey images of 28 x 28", "use a ResNet");
     }
@@ -63,19 +68,20 @@ class ImageTask : public Task {
 
   torch::nn::Module& model() override { return *model_.module; }
   MetricInfo metric() const override { return {"top-1 accuracy", "%", true}; }
-  std::vector<std::string> facts() const override { return {data_.what}; }
-  std::int64_t positions() const override { return data_.train->count(); }
+  std::vector<std::string> facts() const override { return {data_->what}; }
+  std::int64_t positions() const override { return data_->train->count(); }
   std::int64_t positions_of_step() const override { return batch_ * place_.workers; }
 
   Batch batch(const Draw& draw) const override {
     const auto order = order_.of(draw.epoch);
-    Batch batch = read(*data_.train, examples_of(order, draw, place_), draw.epoch);
+    Batch batch = read(*data_->train, examples_of(order, draw, place_), draw.epoch);
     batch.weight = weight_of(batch.examples, draw, place_);
     return batch;
   }
 
-  torch::Tensor loss(const Batch& batch) override {
-    return torch::nn::functional::cross_entropy(model_.forward(batch.input), batch.target);
+  torch::Tensor loss_of(const Batch& batch) override {
+    return torch::nn::functional::cross_entropy(model_.forward(batch.input).to(torch::kFloat),
+                                                batch.target);
   }
 
   /// Sums of loss, top-1 and top-5 hits, images.
@@ -84,17 +90,17 @@ class ImageTask : public Task {
     model().eval();
     std::vector<double> sums(4);
     const Range mine =
-        part_of(static_cast<std::size_t>(data_.valid->count()), place_.workers, place_.rank);
+        part_of(static_cast<std::size_t>(data_->valid->count()), place_.workers, place_.rank);
     constexpr std::size_t kAtOnce = 100;
     for (std::size_t first = mine.begin; first < mine.end; first += kAtOnce) {
       std::vector<std::int64_t> some;
       for (std::size_t i = first; i < std::min(first + kAtOnce, mine.end); ++i) {
         some.push_back(static_cast<std::int64_t>(i));
       }
-      const Batch batch = read(*data_.valid, some, 0);
+      const Batch batch = read(*data_->valid, some, 0);
       if (batch.examples == 0) continue;
       const torch::Tensor logits = model_.forward(batch.input);
-      const std::int64_t five = std::min<std::int64_t>(5, data_.classes);
+      const std::int64_t five = std::min<std::int64_t>(5, data_->classes);
       const torch::Tensor best = std::get<1>(logits.topk(five, 1)).eq(batch.target.unsqueeze(1));
       sums[0] += torch::nn::functional::cross_entropy(
                      logits, batch.target,
@@ -120,11 +126,11 @@ class ImageTask : public Task {
   /// Images that cannot be read are left out.
   Batch read(const ImageSource& source, std::span<const std::int64_t> which,
              std::uint64_t epoch) const {
-    const std::int64_t plane = data_.height * data_.width;
-    const auto size = static_cast<std::size_t>(data_.channels * plane);
+    const std::int64_t plane = data_->height * data_->width;
+    const auto size = static_cast<std::size_t>(data_->channels * plane);
     const auto count = static_cast<std::int64_t>(which.size());
     Batch batch;
-    batch.input = torch::empty({count, data_.channels, data_.height, data_.width});
+    batch.input = torch::empty({count, data_->channels, data_->height, data_->width});
     batch.target = torch::empty({count}, torch::kLong);
     std::vector<std::uint8_t> bytes(size);
     for (const std::int64_t i : which) {
@@ -136,10 +142,10 @@ class ImageTask : public Task {
       }
       float* out = batch.input.data_ptr<float>() + batch.examples * static_cast<std::int64_t>(size);
       const std::uint8_t* in = bytes.data();
-      for (std::int64_t c = 0; c < data_.channels; ++c) {
-        const float scale = 1.0f / (255.0f * data_.deviation[static_cast<std::size_t>(c)]);
-        const float shift =
-            data_.mean[static_cast<std::size_t>(c)] / data_.deviation[static_cast<std::size_t>(c)];
+      for (std::int64_t c = 0; c < data_->channels; ++c) {
+        const float scale = 1.0f / (255.0f * data_->deviation[static_cast<std::size_t>(c)]);
+        const float shift = data_->mean[static_cast<std::size_t>(c)] /
+                            data_->deviation[static_cast<std::size_t>(c)];
         for (std::int64_t p = 0; p < plane; ++p) *out++ = static_cast<float>(*in++) * scale - shift;
       }
       batch.target.data_ptr<std::int64_t>()[batch.examples++] = source.label(i);
@@ -150,7 +156,7 @@ class ImageTask : public Task {
   }
 
   Place place_;
-  ImageData data_;
+  std::shared_ptr<const ImageData> data_;
   ShuffledOrder order_;
   ImageModel model_;
   std::int64_t batch_;

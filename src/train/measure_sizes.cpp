@@ -3,11 +3,11 @@
 #include "train/measure_sizes.h"
 
 #include <nlohmann/json.hpp>
-#include <set>
 #include <vector>
 
 #include "dgc/compressor.h"
 #include "train/local_defaults.h"
+#include "train/optimizer.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -82,12 +82,10 @@ ModelSizes measure_sizes(const models::Model& model, int steps,
   std::vector<TensorSpec> specs;
   std::vector<torch::Tensor> parameters;
   std::vector<std::span<float>> targets;
-  std::set<const void*> seen;
-  for (const auto& item : task->model().named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;  // tied
-    specs.push_back(TensorSpec::of(item.key(), item.value().sizes().vec()));
-    parameters.push_back(item.value());
-    targets.emplace_back(item.value().data_ptr<float>(), specs.back().elements());
+  for (const auto& [name, tensor] : distinct_parameters(task->model())) {
+    specs.push_back(TensorSpec::of(name, tensor.sizes().vec()));
+    parameters.push_back(tensor);
+    targets.emplace_back(tensor.data_ptr<float>(), specs.back().elements());
     sizes.parameters += specs.back().elements();
     if (specs.back().dense) sizes.dense_parameters += specs.back().elements();
   }

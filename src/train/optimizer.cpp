@@ -20,13 +20,10 @@ constexpr double kBeta2 = 0.95;
 /// Options that mean something to compressed rounds of local steps, where they are not auto.
 constexpr std::array kOfLocalSteps = {"values", "dense_values", "algorithm", "mean"};
 
-/// Every tensor once, also where modules share it.
 std::vector<TensorSpec> specs_of(const torch::nn::Module& model) {
   std::vector<TensorSpec> specs;
-  std::set<const void*> seen;
-  for (const auto& item : model.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    specs.push_back(TensorSpec::of(item.key(), item.value().sizes().vec()));
+  for (const auto& [name, tensor] : distinct_parameters(model)) {
+    specs.push_back(TensorSpec::of(name, tensor.sizes().vec()));
   }
   return specs;
 }
@@ -49,20 +46,24 @@ SgdOptions options_of(const Settings& settings) {
   return options;
 }
 
-/// A number, or `otherwise` for "auto".
-double number_or(const std::string& text, double otherwise) {
-  return text == "auto" ? otherwise : std::stod(text);
-}
-
 }  // namespace
+
+std::vector<std::pair<std::string, torch::Tensor>> distinct_parameters(
+    const torch::nn::Module& model) {
+  std::vector<std::pair<std::string, torch::Tensor>> all;
+  std::set<const void*> seen;
+  for (const auto& item : model.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    all.emplace_back(item.key(), item.value());
+  }
+  return all;
+}
 
 std::unique_ptr<torch::optim::Optimizer> make_inner(const Settings& settings,
                                                     const torch::nn::Module& model) {
   std::vector<torch::Tensor> matrices;
   std::vector<torch::Tensor> vectors;
-  std::set<const void*> seen;
-  for (const torch::Tensor& parameter : model.parameters()) {
-    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+  for (const auto& [name, parameter] : distinct_parameters(model)) {
     (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
   }
   if (settings.inner == "adamw") {

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "dgc/local_steps.h"
 #include "dgc/sgd.h"
@@ -24,6 +26,10 @@ struct OptimizerChoice {
 /// `mode` is one of modes_of(). Throws Error(invalid_argument).
 OptimizerChoice choose_optimizer(const Settings& settings, const std::string& mode,
                                  const torch::nn::Module& model, const RunSize& run);
+
+/// By name. Each tensor once, also where modules share it.
+std::vector<std::pair<std::string, torch::Tensor>> distinct_parameters(
+    const torch::nn::Module& model);
 
 /// The optimizer of one worker: settings.inner, on all parameters of the model. AdamW and Adam have
 /// the betas of language models, 0.9 and 0.95; AdamW decays matrices only. Tied parameters count

@@ -27,7 +27,7 @@ constexpr const char* kCommon = R"({
   "vocabulary": 0, "examples": 0, "valid-examples": 0, "image-size": 0, "max-seconds": 0, "strict": false,
   "hidden": 1500, "layers": 2, "heads": 4, "context": 256, "positions": "learned", "rnn": "lstm", "convolutions": 2, "channels": 32, "tied": true, "dropout": 0,
   "epochs": 1, "steps": 0, "batch": 128, "bptt": 35, "lr": 0.1, "lr-schedule": "constant",
-  "lr-warmup": 0, "inner": "sgd", "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
+  "lr-warmup": 0, "inner": "sgd", "precision": "fp32", "momentum": 0.9, "nesterov": false, "weight-decay": 0, "clip-norm": 0,
   "mode": "dgc", "ratio": "default", "local-steps": 30, "outer-lr": "auto", "residual-decay": "auto", "mean": "workers", "budget": "", "warmup-epochs": 1, "warmup-shape": "auto", "values": "auto", "dense-values": "auto",
   "algorithm": "auto", "link": "", "reselect": false, "momentum-correction": "auto", "masking": true, "clipping": true,
   "warmup": true, "workers": 0, "launch": "processes", "threads": 0, "loaders": 1, "seed": 1,

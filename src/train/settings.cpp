@@ -123,6 +123,12 @@ std::vector<Field> make_fields() {
        "Training",
        "optimizer; modes dgc and naive are for sgd",
        {"sgd", "adam", "adamw"}},
+      {"precision",
+       &S::precision,
+       "Training",
+       "what layers compute in: fp32, or bf16 (parameters, gradients and what is sent stay fp32); "
+       "faster where the processor and libtorch have bf16",
+       {"fp32", "bf16"}},
       option("momentum", &S::momentum, "Training", "momentum of SGD; 0: none"),
       option("nesterov", &S::nesterov, "Training", "Nesterov momentum"),
       {"weight-decay", &S::weight_decay, "Training",
@@ -294,7 +300,11 @@ std::string type_word(const Field& field) {
   return kWords[field.member.index()];
 }
 
-/// Momentum correction was a switch up to version 0.2, and the ratio was a number.
+double number_or(const std::string& text, double otherwise) {
+  return text == "auto" ? otherwise : std::stod(text);
+}
+
+// Momentum correction was a switch up to version 0.2, and the ratio was a number.
 json todays(const std::string& name, const json& value) {
   if (name == "ratio" && value.is_number()) return value.dump();
   if (name != "momentum-correction") return value;

@@ -34,7 +34,7 @@ struct Settings {
   double epochs = 0.0;
   std::int64_t steps = 0, batch = 0, bptt = 0;
   double lr = 0.0, lr_warmup = 0.0, momentum = 0.0, weight_decay = 0.0, clip_norm = 0.0;
-  std::string lr_schedule, inner;
+  std::string lr_schedule, inner, precision;
   bool nesterov = false;
 
   std::string mode, values, dense_values, algorithm, momentum_correction, warmup_shape;
@@ -73,6 +73,9 @@ std::string type_word(const Field& field);
 /// Text from a command line as a value of the field's type. Throws Error(invalid_argument) naming
 /// the field, what was given and what it may be.
 nlohmann::json parse_value(const Field& field, const std::string& text);
+
+/// A checked text as a number, or `otherwise` for "auto".
+double number_or(const std::string& text, double otherwise);
 
 /// The value as this version writes it. Files of earlier versions write some in another way.
 nlohmann::json todays(const std::string& name, const nlohmann::json& value);

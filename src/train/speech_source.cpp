@@ -15,7 +15,7 @@
 namespace dgc::train {
 namespace {
 
-/// Of a worker. AN4's 42 minutes take 164 MB.
+/// Of a process. AN4's 42 minutes take 164 MB.
 constexpr std::size_t kRememberedBytes = std::size_t{512} << 20;
 
 data::SpeechSet synthetic_set(const Settings& settings) {

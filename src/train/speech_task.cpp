@@ -8,6 +8,7 @@
 #include "dgc/collectives.h"
 #include "dgc/error.h"
 #include "models/deepspeech.h"
+#include "train/read_once.h"
 #include "train/recipe.h"
 #include "train/speech_source.h"
 #include "train/task.h"
@@ -47,23 +48,24 @@ class SpeechTask : public Task {
   SpeechTask(const Settings& settings, Place place)
       : Task(settings),
         place_(place),
-        source_(settings),
+        source_(
+            read_once(settings, [&] { return std::make_shared<const SpeechSource>(settings); })),
         batch_(batch_of_worker(settings, place.workers)),
-        order_(source_.count(Part::train), batch_ * place.workers, settings.seed),
-        model_(models::make_deepspeech({.bins = source_.bins(),
+        order_(source_->count(Part::train), batch_ * place.workers, settings.seed),
+        model_(models::make_deepspeech({.bins = source_->bins(),
                                         .hidden = settings.hidden,
                                         .layers = settings.layers,
                                         .labels = data::Alphabet::size(),
                                         .gru = settings.rnn == "gru",
                                         .convolutions = settings.convolutions,
                                         .channels = settings.channels})) {
-    require_examples(source_.count(Part::train), place, "utterances to train with");
+    require_examples(source_->count(Part::train), place, "utterances to train with");
   }
 
   torch::nn::Module& model() override { return *model_; }
   MetricInfo metric() const override { return {"word error rate", "%", false}; }
-  std::vector<std::string> facts() const override { return source_.facts(); }
-  std::int64_t positions() const override { return source_.count(Part::train); }
+  std::vector<std::string> facts() const override { return source_->facts(); }
+  std::int64_t positions() const override { return source_->count(Part::train); }
   std::int64_t positions_of_step() const override { return batch_ * place_.workers; }
 
   Batch batch(const Draw& draw) const override {
@@ -74,7 +76,7 @@ class SpeechTask : public Task {
     return batch;
   }
 
-  torch::Tensor loss(const Batch& batch) override {
+  torch::Tensor loss_of(const Batch& batch) override {
     const auto [log_probabilities, lengths] = model_->forward(batch.input, batch.input_lengths);
     return sum_of_losses(log_probabilities, lengths, batch) / static_cast<double>(batch.examples);
   }
@@ -89,9 +91,9 @@ class SpeechTask : public Task {
     constexpr std::size_t kAtOnce = 16;
     std::vector<std::int64_t> some;
     // Every so-many-th of a list that is sorted by length: all workers have as much to do.
-    for (std::int64_t i = place_.rank; i < source_.count(part); i += place_.workers) {
+    for (std::int64_t i = place_.rank; i < source_->count(part); i += place_.workers) {
       some.push_back(i);
-      if (some.size() == kAtOnce || i + place_.workers >= source_.count(part)) {
+      if (some.size() == kAtOnce || i + place_.workers >= source_->count(part)) {
         add_scores(read(part, std::exchange(some, {})), part, sums);
       }
     }
@@ -118,7 +120,7 @@ class SpeechTask : public Task {
     std::int64_t longest = 0;
     for (const std::int64_t i : wanted) {
       try {
-        spectrograms.push_back(source_.spectrogram(part, i));
+        spectrograms.push_back(source_->spectrogram(part, i));
       } catch (const Error& error) {
         problems().add(error);
         continue;
@@ -129,7 +131,7 @@ class SpeechTask : public Task {
     Batch& batch = result.batch;
     batch.examples = static_cast<std::int64_t>(result.which.size());
     if (batch.examples == 0) return result;
-    const std::int64_t bins = source_.bins();
+    const std::int64_t bins = source_->bins();
     batch.input = torch::zeros({batch.examples, 1, bins, longest});
     batch.input_lengths = torch::empty({batch.examples}, torch::kLong);
     batch.target_lengths = torch::empty({batch.examples}, torch::kLong);
@@ -141,7 +143,7 @@ class SpeechTask : public Task {
                     batch.input.data_ptr<float>() + (e * bins + b) * longest);
       }
       const auto encoded =
-          data::Alphabet::encode(source_.text(part, result.which[static_cast<std::size_t>(e)]));
+          data::Alphabet::encode(source_->text(part, result.which[static_cast<std::size_t>(e)]));
       labels.insert(labels.end(), encoded.begin(), encoded.end());
       batch.input_lengths.data_ptr<std::int64_t>()[e] = spectrogram.frames;
       batch.target_lengths.data_ptr<std::int64_t>()[e] = static_cast<std::int64_t>(encoded.size());
@@ -174,7 +176,7 @@ class SpeechTask : public Task {
       const std::span<const std::int32_t> frames(best.data_ptr<std::int32_t>() + e * best.size(1),
                                                  length);
       const std::string heard = data::Alphabet::decode(data::greedy_ctc(frames));
-      const std::string& said = source_.text(part, utterances.which[static_cast<std::size_t>(e)]);
+      const std::string& said = source_->text(part, utterances.which[static_cast<std::size_t>(e)]);
       const data::ErrorCount words = data::word_errors(said, heard);
       const data::ErrorCount characters = data::character_errors(said, heard);
       sums[2] += static_cast<double>(words.errors);
@@ -185,7 +187,7 @@ class SpeechTask : public Task {
   }
 
   Place place_;
-  SpeechSource source_;
+  std::shared_ptr<const SpeechSource> source_;
   std::int64_t batch_;
   OrderByLength order_;
   models::DeepSpeech model_;

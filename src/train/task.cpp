@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "dgc/collectives.h"
 #include "dgc/error.h"
+#include "train/mixed_precision.h"
 #include "train/recipe.h"
 
 namespace dgc::train {
@@ -20,6 +21,11 @@ void Problems::add(const std::exception& error) {
 std::vector<std::string> Problems::take() {
   const std::scoped_lock lock(mutex_);
   return std::exchange(texts_, {});
+}
+
+torch::Tensor Task::loss(const Batch& batch) {
+  const MixedPrecision mixed(mixed_);
+  return loss_of(batch);
 }
 
 void nothing_to_evaluate() {

@@ -87,8 +87,9 @@ class Task {
   /// This worker's part. Depends on the settings and on `draw` alone; may be called from several
   /// threads at once.
   virtual Batch batch(const Draw& draw) const = 0;
-  /// Mean over the examples of the batch.
-  virtual torch::Tensor loss(const Batch& batch) = 0;
+  /// Mean over the examples of the batch. Layers compute it in settings.precision; evaluations are
+  /// in fp32 always.
+  torch::Tensor loss(const Batch& batch);
 
   /// Text goes on where the last batch ended: forgets that.
   virtual void begin_epoch() {}
@@ -105,9 +106,12 @@ class Task {
 
  protected:
   explicit Task(const Settings& settings)
-      : problems_(std::make_unique<Problems>(settings.strict)) {}
+      : mixed_(settings.precision == "bf16"),
+        problems_(std::make_unique<Problems>(settings.strict)) {}
+  virtual torch::Tensor loss_of(const Batch& batch) = 0;
 
  private:
+  const bool mixed_;
   std::unique_ptr<Problems> problems_;
 };
 

@@ -12,6 +12,7 @@
 #include "dgc/collectives.h"
 #include "dgc/error.h"
 #include "models/lstm.h"
+#include "train/read_once.h"
 #include "train/recipe.h"
 #include "train/task.h"
 
@@ -66,26 +67,27 @@ class TextTask : public Task {
       : Task(settings),
         settings_(settings),
         place_(place),
-        corpus_(open_corpus(settings)),
+        corpus_(read_once(
+            settings, [&] { return std::make_shared<const data::Corpus>(open_corpus(settings)); })),
         columns_(batch_of_worker(settings, place.workers)),
-        rows_(static_cast<std::int64_t>(corpus_.train.size()) / (columns_ * place.workers)),
+        rows_(static_cast<std::int64_t>(corpus_->train.size()) / (columns_ * place.workers)),
         model_(models::make_language_model(
-            {.vocabulary = static_cast<std::int64_t>(corpus_.vocabulary.size()),
+            {.vocabulary = static_cast<std::int64_t>(corpus_->vocabulary.size()),
              .embedding = settings.hidden,
              .hidden = settings.hidden,
              .layers = settings.layers,
              .dropout = settings.dropout,
              .tied = settings.tied})) {
-    for (const auto* part : {&corpus_.valid, &corpus_.test}) {
+    for (const auto* part : {&corpus_->valid, &corpus_->test}) {
       if (std::ssize(*part) >= 2 * kEvaluationColumns) continue;
       throw Error(ErrorCode::invalid_argument, "train",
-                  part == &corpus_.valid ? "text to validate with" : "text to test with",
+                  part == &corpus_->valid ? "text to validate with" : "text to test with",
                   fmt::format("has {} tokens", part->size()),
                   fmt::format("at least {} are needed", 2 * kEvaluationColumns));
     }
     if (rows_ < 2) {
       throw Error(ErrorCode::invalid_argument, "train", "text to train with",
-                  fmt::format("{} tokens are too few for {} columns", corpus_.train.size(),
+                  fmt::format("{} tokens are too few for {} columns", corpus_->train.size(),
                               columns_ * place.workers),
                   "use a smaller --batch, fewer workers or more text");
     }
@@ -96,8 +98,8 @@ class TextTask : public Task {
   std::string example_name() const override { return "tokens"; }
   std::vector<std::string> facts() const override {
     return {fmt::format("{} / {} / {} {} to train, validate and test, vocabulary {}",
-                        corpus_.train.size(), corpus_.valid.size(), corpus_.test.size(),
-                        settings_.unit, corpus_.vocabulary.size())};
+                        corpus_->train.size(), corpus_->valid.size(), corpus_->test.size(),
+                        settings_.unit, corpus_->vocabulary.size())};
   }
   // The last row has nothing after it to predict.
   std::int64_t positions() const override { return rows_ - 1; }
@@ -109,17 +111,18 @@ class TextTask : public Task {
   Batch batch(const Draw& draw) const override {
     Batch batch;
     batch.input =
-        rows_of(corpus_.train, rows_, columns_ * place_.rank, columns_, draw.first, draw.count);
-    batch.target =
-        rows_of(corpus_.train, rows_, columns_ * place_.rank, columns_, draw.first + 1, draw.count);
+        rows_of(corpus_->train, rows_, columns_ * place_.rank, columns_, draw.first, draw.count);
+    batch.target = rows_of(corpus_->train, rows_, columns_ * place_.rank, columns_, draw.first + 1,
+                           draw.count);
     batch.examples = columns_ * draw.count;
     return batch;
   }
 
-  torch::Tensor loss(const Batch& batch) override {
+  torch::Tensor loss_of(const Batch& batch) override {
     auto [logits, state] = model_->forward(batch.input, state_);
     state_ = models::detached(state);
-    return torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.target.flatten());
+    return torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(torch::kFloat),
+                                                batch.target.flatten());
   }
 
   void begin_epoch() override { state_.reset(); }
@@ -135,7 +138,7 @@ class TextTask : public Task {
   /// Sums of log-likelihood lost, and tokens.
   std::vector<double> evaluate(Split split) override {
     const torch::NoGradGuard no_grad;
-    const auto& tokens = split == Split::valid ? corpus_.valid : corpus_.test;
+    const auto& tokens = split == Split::valid ? corpus_->valid : corpus_->test;
     const std::int64_t rows = static_cast<std::int64_t>(tokens.size()) / kEvaluationColumns;
     const Range mine = part_of(kEvaluationColumns, place_.workers, place_.rank);
     const auto columns = static_cast<std::int64_t>(mine.size());
@@ -187,7 +190,7 @@ class TextTask : public Task {
 
   Settings settings_;
   Place place_;
-  data::Corpus corpus_;
+  std::shared_ptr<const data::Corpus> corpus_;
   std::int64_t columns_;  // of this worker
   std::int64_t rows_;     // of each column
   models::LanguageModel model_;

@@ -8,6 +8,7 @@
 
 #include "models/catalogue.h"
 #include "support/torch_ranks.h"
+#include "train/budget.h"
 #include "train/optimizer.h"
 #include "train/prefetch.h"
 #include "train/recipe.h"
@@ -102,7 +103,7 @@ TEST(TrainPrefetch, ErrorsComeOut) {
       if (draw.first == 2) throw std::runtime_error("third");
       return {};
     }
-    torch::Tensor loss(const Batch&) override { return {}; }
+    torch::Tensor loss_of(const Batch&) override { return {}; }
     std::vector<double> evaluate(Split) override { return {}; }
     Scores scores(std::span<const double>) const override { return {}; }
 
@@ -237,6 +238,30 @@ TEST(TrainTask, EvaluationsAddUpForAnyNumberOfWorkers) {
 SgdOptions optimizer_options(const Settings& settings, const char* mode, std::int64_t epoch) {
   const torch::nn::Linear model(30, 20);
   return choose_optimizer(settings, mode, *model, {4, 5000, epoch}).options;
+}
+
+TEST(TrainTask, Bf16IsForLayersAndNothingElse) {
+  for (const char* model : {"cnn", "resnet20", "lstm", "deepspeech", "gpt-1m"}) {
+    std::map<std::string, double> losses;
+    std::map<std::string, std::vector<double>> sums;
+    for (const char* precision : {"fp32", "bf16"}) {
+      const Settings settings = synthetic(model, {{"precision", precision}});
+      const auto task = make_task(settings, {0, 1});
+      task->model().eval();  // no dropout
+      const torch::Tensor loss = task->loss(task->batch({0, 0, task->positions_of_step()}));
+      EXPECT_EQ(loss.scalar_type(), torch::kFloat) << model;
+      loss.backward();
+      for (const torch::Tensor& parameter : task->model().parameters()) {
+        EXPECT_EQ(parameter.grad().scalar_type(), torch::kFloat) << model;
+        EXPECT_TRUE(torch::isfinite(parameter.grad()).all().item<bool>()) << model;
+      }
+      losses[precision] = loss.item<double>();
+      sums[precision] = task->evaluate(Split::valid);
+    }
+    EXPECT_NE(losses["bf16"], losses["fp32"]) << model;
+    EXPECT_NEAR(losses["bf16"], losses["fp32"], 0.05 * losses["fp32"]) << model;
+    EXPECT_EQ(sums["bf16"], sums["fp32"]) << model;
+  }
 }
 
 TEST(TrainOptimizer, ModesAreWhatTheyAreCalled) {
@@ -428,6 +453,25 @@ TEST(TrainOptimizer, SaysWhatItChose) {
   const std::string budget = reason({{"recipe", "fashion"}, {"budget", "3%"}}, "dgc", 32);
   EXPECT_NE(budget.find("budget 3%: 0.2 epochs of warm-up, then "), std::string::npos) << budget;
   EXPECT_NE(budget.find("3 % of dense"), std::string::npos) << budget;
+}
+
+TEST(TrainOptimizer, SendsWhatTheBudgetAllows) {
+  const torch::nn::Linear model(300, 200);
+  for (const int workers : {4, 32}) {
+    const SgdOptions options = choose_optimizer(resolve({{"recipe", "fashion"}, {"budget", "3%"}}),
+                                                "dgc", *model, {workers, 1000, 100})
+                                   .options;
+    const RunTraffic run{
+        .model = {TensorSpec::of("weight", {200, 300}), TensorSpec::of("bias", {200})},
+        .compress = options.compress,
+        .algorithm = options.algorithm(),
+        .workers = workers,
+        .steps = 1000,
+        .steps_per_epoch = 100};
+    const double share = received_bytes(run, options.schedule()) / dense_bytes(run);
+    EXPECT_LE(share, 0.03) << workers;
+    EXPECT_GT(share, 0.029) << workers;
+  }
 }
 
 TEST(TrainOptimizer, AWarmUpThatCannotBeCountedIsRefused) {

@@ -262,6 +262,14 @@ def ratios():
     decided = json.loads((HERE / "none-free/dgc/ratios.json").read_text())["decisions"]
     check("a slow link has room for nothing", done.returncode == 0 and decided
           and {d["ratio"] for d in decided} == {least}, (decided, done.stderr))
+    # 60 steps of the CNN.
+    without = [word for word in job if word not in ("--ratio", "auto", "--no-warmup")]
+    for algorithm in ("allgather", "owner"):
+        folder = HERE / f"budget-{algorithm}"
+        done = run(*without, "--budget", "5%", "--algorithm", algorithm, "--out", folder)
+        check(f"{algorithm}: --budget trains", done.returncode == 0, done.stderr)
+        spent = 1.0 / json.loads((folder / "summary.json").read_text())["modes"]["dgc"]["traffic_ratio_total"]
+        check(f"{algorithm}: a worker receives what the budget allows", 0.045 < spent < 0.0505, spent)
 
 
 def idx(folder, images=40, labels=40, label=3, cut=0, test_side=28):
