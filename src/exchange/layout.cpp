@@ -61,12 +61,21 @@ std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tens
   return cuts;
 }
 
-std::uint64_t owner_entries(const Load& tensor, std::uint64_t range) noexcept {
-  if (range == 0 || tensor.elements == 0) return 0;
-  const double share = static_cast<double>(range) / static_cast<double>(tensor.elements);
-  const auto entries =
-      static_cast<std::uint64_t>(std::ceil(share * static_cast<double>(tensor.entries) - 1e-9));
-  return std::clamp<std::uint64_t>(entries, 1, range);
+std::uint64_t owner_most(const Load& tensor, std::uint64_t elements) noexcept {
+  if (tensor.entries == tensor.elements) return elements;
+  // Room for messages is made before they come. What an owner may not send waits in its residual.
+  constexpr double kShares = 4.0;
+  const double part = static_cast<double>(elements) / static_cast<double>(tensor.elements);
+  const double most = std::ceil(kShares * part * static_cast<double>(tensor.entries));
+  return std::min({static_cast<std::uint64_t>(most), tensor.entries, elements});
+}
+
+std::uint64_t owner_entries(const Load& tensor, const Inflow& inflow,
+                            std::uint64_t rounding) noexcept {
+  const std::uint64_t most = owner_most(tensor, inflow.elements);
+  if (tensor.entries == tensor.elements) return most;
+  const auto workers = static_cast<std::uint64_t>(inflow.workers);
+  return std::min(most, (inflow.received + rounding) / workers);
 }
 
 double allgather_bytes(const Load& tensor, ValueType values, int workers) noexcept {

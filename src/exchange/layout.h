@@ -25,8 +25,19 @@ ValueType values_of(const CompressOptions& options, const Load& load) noexcept;
 /// expected entries. cuts[t][o] .. cuts[t][o + 1] is what owner o has of tensor t.
 std::vector<std::vector<std::uint64_t>> owner_cuts(const std::vector<Load>& tensors, int owners);
 
-/// Entries that the owner of `range` elements of a tensor selects: its share of k.
-std::uint64_t owner_entries(const Load& tensor, std::uint64_t range) noexcept;
+/// What the owner of a range has got of a tensor.
+struct Inflow {
+  std::uint64_t elements;  ///< of its range
+  std::uint64_t received;  ///< entries there, of all workers together
+  int workers;
+};
+/// Entries that it selects. All workers together send N·k; it gives one back for N that came, so
+/// that owners together select k, and ranges with larger entries more of them. `rounding` is in
+/// [0, N).
+std::uint64_t owner_entries(const Load& tensor, const Inflow& inflow,
+                            std::uint64_t rounding) noexcept;
+/// The most that it selects of `elements`: some times an even share of k.
+std::uint64_t owner_most(const Load& tensor, std::uint64_t elements) noexcept;
 
 /// Bytes that a worker receives for one tensor, predicted alike on every rank.
 double allgather_bytes(const Load& tensor, ValueType values, int workers) noexcept;

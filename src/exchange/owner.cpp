@@ -2,7 +2,8 @@
 //
 // 1. Each worker selects its k entries and sends each owner those in the owner's range.
 // 2. The owner adds them, in the order of the ranks, to its whole residual of the range, which
-//    costs no traffic, and selects its share of k from the sum.
+//    costs no traffic, and selects from the sum: one entry for N that came. So owners together
+//    select k, and an owner whose range has larger entries than others selects more of them.
 // 3. What it selected goes to everybody; the rest, and any rounding error, stays in its residual.
 // A worker receives about 2k entries however many workers there are. The paper knows all-gather
 // only (its algorithm 4); docs/exchange.md has the bytes and messages of both.

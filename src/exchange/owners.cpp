@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/random.h"
 #include "compress/select.h"
 
 namespace dgc::exchange {
@@ -83,7 +84,7 @@ Owners::Bounds Owners::bounds() const {
                            IndexCoding::automatic);
       };
       here.to += frame(std::min(range(t, owner), loads_[t].entries));
-      here.from += frame(owner_entries(loads_[t], range(t, owner)));
+      here.from += frame(owner_most(loads_[t], range(t, owner)));
     }
     most = {.to = std::max(most.to, here.to), .from = std::max(most.from, here.from)};
   }
@@ -148,6 +149,7 @@ std::vector<std::vector<std::byte>> Owners::slices_of(const CheckedMessage& whol
 /// The whole residual of this rank's ranges, with everybody's slices added in the order of the
 /// ranks. On a copy: the state itself changes at the commit only.
 std::vector<std::vector<float>> Owners::sums_of(std::span<const CheckedMessage* const> slices,
+                                                std::vector<std::uint64_t>& received,
                                                 OwnerChanges& changes) const {
   const std::size_t me = state_.rank();
   std::vector<std::vector<float>> sums(tensors_.size());
@@ -169,6 +171,7 @@ std::vector<std::vector<float>> Owners::sums_of(std::span<const CheckedMessage* 
   for (std::size_t r = 0; r < slices.size(); ++r) {
     for (const Entries& entries : selection_of(*slices[r])) {
       const std::size_t t = place_of(entries.tensor);
+      received[t] += entries.indices.size();
       for (std::size_t i = 0; i < entries.indices.size(); ++i) {
         const std::uint32_t index = entries.indices[i];
         if (index < cuts_[t][me] || index >= cuts_[t][me + 1]) {
@@ -183,15 +186,28 @@ std::vector<std::vector<float>> Owners::sums_of(std::span<const CheckedMessage* 
   return sums;
 }
 
+/// Rounded up or down by chance, the same on every machine: with always one of them, a tensor of
+/// few entries and many owners would send too many, or none ever.
+std::uint64_t Owners::entries_of(std::size_t t, std::uint64_t received) const {
+  const std::uint64_t workers = state_.workers();
+  Random random{state_.step(), tensors_[t], state_.rank()};
+  return owner_entries(loads_[t],
+                       {.elements = range(t, state_.rank()),
+                        .received = received,
+                        .workers = static_cast<int>(workers)},
+                       random.below(workers));
+}
+
 std::vector<std::byte> Owners::choose(std::span<const CheckedMessage* const> slices,
                                       const Notice& notice, OwnerChanges& changes) const {
-  std::vector<std::vector<float>> sums = sums_of(slices, changes);
+  std::vector<std::uint64_t> received(tensors_.size());
+  std::vector<std::vector<float>> sums = sums_of(slices, received, changes);
   const std::size_t me = state_.rank();
   std::vector<std::vector<std::uint32_t>> indices(tensors_.size());
   std::vector<std::vector<float>> values(tensors_.size());
   std::vector<FrameInput> frames;
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    const std::uint64_t k = owner_entries(loads_[t], sums[t].size());
+    const std::uint64_t k = entries_of(t, received[t]);
     if (k == 0) continue;
     largest(sums[t], k, static_cast<std::uint32_t>(cuts_[t][me]), indices[t], values[t]);
     if (indices[t].empty()) continue;

@@ -54,8 +54,8 @@ class Owners {
   std::vector<std::vector<std::byte>> slices_of(const CheckedMessage& whole, const Notice& notice,
                                                 OwnerChanges& changes) const;
   /// What this rank selects of the sum of its ranges: of its whole residual there, and everybody's
-  /// slices, by rank. The rest, in `changes`, is its new residual. Throws
-  /// Error(index_out_of_range) for a slice of another owner.
+  /// slices, by rank. How many: as owner_entries says. The rest, in `changes`, is its new residual.
+  /// Throws Error(index_out_of_range) for a slice of another owner.
   std::vector<std::byte> choose(std::span<const CheckedMessage* const> slices, const Notice& notice,
                                 OwnerChanges& changes) const;
 
@@ -67,7 +67,9 @@ class Owners {
   std::vector<std::byte> message_of(const Notice& notice, std::span<const FrameInput> frames,
                                     std::vector<std::vector<float>>& decoded) const;
   std::vector<std::vector<float>> sums_of(std::span<const CheckedMessage* const> slices,
+                                          std::vector<std::uint64_t>& received,
                                           OwnerChanges& changes) const;
+  std::uint64_t entries_of(std::size_t t, std::uint64_t received) const;
 
   const State& state_;
   const CompressOptions& options_;

@@ -1,7 +1,10 @@
 // The algorithm `owner` on small tensors, where a slice may hold nearly all of a tensor.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "dgc/exchange.h"
+#include "exchange/layout.h"
 #include "support/helpers.h"
 #include "support/ranks.h"
 
@@ -105,6 +108,68 @@ TEST(Owner, SmallTensorsOfUpToSixtyFourWorkers) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+/// What all workers applied of a tensor in some steps with the same gradients, by element.
+std::vector<float> applied(const TensorSpec& spec, int workers, double ratio, int steps,
+                           const std::vector<float>& gradient) {
+  std::vector<float> parameters(spec.elements());
+  const auto errors = test::run_ranks(workers, 60s, [&](Group& group) {
+    Exchange exchange(group, {spec}, {.schedule = Schedule(ratio), .momentum = 0.0f},
+                      {.algorithm = Algorithm::owner});
+    std::vector<float> mine(spec.elements());
+    const std::vector<Gradient> list{{0, gradient}};
+    const std::vector<std::span<float>> targets{mine};
+    for (int step = 0; step < steps; ++step) exchange.step(list, targets, 1.0f);
+    if (group.rank() == 0) parameters = mine;
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+  return parameters;
+}
+
+// Large entries in a quarter of the tensor: that is two of eight owners.
+TEST(Owner, EntriesCompeteAcrossTheRangesOfOwners) {
+  std::vector<float> gradient(6400);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = (i < 1600 ? 1.0f : 0.01f) + 1e-5f * static_cast<float>(i % 97);
+  }
+  const std::vector<float> moved = applied(test::sparse("t", 6400), 8, 0.1, 1, gradient);
+  const auto large =
+      std::count_if(moved.begin(), moved.begin() + 1600, [](float x) { return x != 0.0f; });
+  const auto small =
+      std::count_if(moved.begin() + 1600, moved.end(), [](float x) { return x != 0.0f; });
+  EXPECT_EQ(large, 640);
+  EXPECT_EQ(small, 0);
+}
+
+// One entry a step of a tensor that has 7 owners: in the mean one is sent, and each comes to its
+// turn.
+TEST(Owner, FewEntriesOfManyOwnersAreSentInTurn) {
+  constexpr int kSteps = 300;
+  const std::vector<float> gradient(7, 1.0f);
+  const std::vector<float> moved = applied(test::sparse("t", 7), 7, 0.01, kSteps, gradient);
+  double sum = 0.0;
+  for (const float x : moved) {
+    EXPECT_GT(x, 0.8f * kSteps);
+    sum += static_cast<double>(x);
+  }
+  EXPECT_GT(sum, 0.9 * 7 * kSteps);
+}
+
+TEST(Layout, OwnersTogetherSelectWhatAWorkerSends) {
+  constexpr exchange::Load kLoad{.elements = 100'000, .entries = 1'000};
+  constexpr int kWorkers = 10;
+  std::uint64_t sum = 0;
+  for (std::uint64_t rounding = 0; rounding < kWorkers; ++rounding) {
+    for (const std::uint64_t received : {1, 9, 990, 2'000, 3'000, 4'000}) {
+      const exchange::Inflow inflow{.elements = 10'000, .received = received, .workers = kWorkers};
+      sum += exchange::owner_entries(kLoad, inflow, rounding);
+    }
+  }
+  EXPECT_EQ(sum, 10'000u) << "ten times k: no share is lost in rounding";
+  EXPECT_EQ(exchange::owner_most(kLoad, 10'000), 400u) << "four even shares";
+  EXPECT_EQ(exchange::owner_entries(kLoad, {10'000, 9'000, kWorkers}, 0), 400u);
+  EXPECT_EQ(exchange::owner_entries({50, 50}, {5, 0, kWorkers}, 0), 5u) << "sent whole";
 }
 
 }  // namespace
