@@ -37,6 +37,9 @@ class Schedule:
     @staticmethod
     def parse(text: str, steps_per_epoch: int = ...) -> Schedule: ...
     def ratio_at(self, step: int) -> float: ...
+    def raised(self, step: int, ratio: float) -> Schedule:
+        """The same, but from a step on never less than a ratio."""
+
     def describe(self) -> str: ...
 
 class Notice:
@@ -79,6 +82,22 @@ class Parcels:
     def entries(self, rank: int) -> List[Tuple[int, int, bytearray, bytearray]]:
         """Of each frame: tensor, elements, positions as int64, values as float32."""
 
+def parse_link(text: str) -> Tuple[float, float]:
+    """"100Mbps,25ms" as bytes a second and seconds."""
+
+def free_ratio(
+    *,
+    tensors: Sequence[Tuple[str, Sequence[int], bool]],
+    options: Dict[str, Any],
+    algorithm: str,
+    workers: int,
+    link: Tuple[float, float],
+    compute: float,
+    hidden: float,
+    least: float,
+) -> float:
+    """The largest ratio at which an exchange is free, or nearly: Exchange::free_ratio."""
+
 class Session:
     step: int
     @property
@@ -94,6 +113,7 @@ class Session:
         options: Dict[str, Any],
         owner: str = ...,
     ) -> None: ...
+    def change_schedule(self, schedule: Schedule) -> None: ...
     def norm(self, gradients: Sequence[Array]) -> float: ...
     def compress(
         self,

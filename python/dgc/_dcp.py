@@ -47,8 +47,8 @@ class DcpState:
 
     def _values(self) -> Dict[str, Any]:
         state = self._state
-        saved = _saved.make(state._residuals, state._rank, state._workers, state._options.plain())
-        about = {key: saved[key] for key in ("version", "workers", "step", "options")}
+        saved = state._to_save()
+        about = {key: saved[key] for key in saved if key not in ("rank", "shapes", *_saved.PARTS)}
         about["shapes"] = state._saved_shapes()
         place = f"rank{state._rank}-of-{state._workers}"
         values: Dict[str, Any] = {f"{place}/about": _text_tensor(about)}
@@ -105,6 +105,7 @@ class DcpState:
                 _saved.refuse_shapes("from_dcp", about["shapes"], state._saved_shapes())
         with state._lock:
             _saved.load_shares(state._residuals, everything, int(abouts[0]["step"]))
+            state._take_decisions(abouts[0])
             state._begin()
 
     def _one(self, rank: int, about: Dict[str, Any], loaded: Dict[str, Any]) -> _saved.Saved:

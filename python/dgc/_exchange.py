@@ -142,6 +142,10 @@ def send(
 ) -> Exchange:
     """Begins an exchange. `refused`: why this rank cannot take part; it tells the others."""
     agree(state)
+    if state._control is not None:
+        state._control.bucket(last)
+        if state._exchanges == 0:
+            state._control.before_step(state)
     parts = sorted_parts(pieces)
     present = [part.present for part in parts]
     owners = has_owners(state)
@@ -337,6 +341,8 @@ def _commit_step(state: DGCState) -> None:
         state._messages,
     )
     state._residuals.commit(state._frozen)
+    if state._control is not None:
+        state._control.committed()
     state._exchanges, state._last_sent, state._frozen, state._bytes = 0, False, [], [0, 0]
     state._messages = 0
 

@@ -54,6 +54,18 @@ def _warmup(value: Any) -> Warmup:
     return [_check.SHARE.read(ratio) for ratio in ratios], _check.whole(1).read(steps)
 
 
+AUTO = "auto"
+
+
+def _ratio(value: Any) -> Union[float, str]:
+    return AUTO if isinstance(value, str) and value == AUTO else float(_check.SHARE.read(value))
+
+
+def _link(value: Any) -> str:
+    _core.parse_link(_check.TEXT.read(value))  # says itself what is wrong
+    return str(value)
+
+
 def _schedule(value: Any) -> Union[_core.Schedule, str]:
     return value if isinstance(value, _core.Schedule) else str(_check.TEXT.read(value))
 
@@ -84,9 +96,10 @@ class Options:
         "largest L2 norm of the gradient averaged over all workers; each worker clips its own "
         "gradient by N^-1/2 of it. All buckets are then exchanged after the last one. 0 or None: "
         "no clipping.", RANKS, CORE)
-    ratio: float = _option(
-        0.001, _check.SHARE, "0.001",
-        "share of the entries that is sent at each step, after the warm-up.")
+    ratio: Union[float, str] = _option(
+        0.001, Kind(f"{_check.SHARE.wanted}, or 'auto'", _ratio), "0.001",
+        "share of the entries that is sent at each step, after the warm-up. \"auto\": 0.1 %, or more "
+        "where the network has time for it beside backward; :attr:`decisions` has what was decided.")
     warmup: Optional[Warmup] = _option(
         None,
         Kind("a whole number of steps, or a pair of ratios, one at least, and the steps of each",
@@ -131,6 +144,13 @@ class Options:
         "the owner of each range of indices adds what all ranks selected there to its residual, "
         "selects again, and sends that to all ranks: two delays, and traffic does not grow with the "
         "number of ranks. It needs Gloo, and parameters on the CPU.", RANKS)
+    steps: Optional[int] = _option(
+        None, _check.optional(_check.whole(1)), "10000",
+        "with ratio \"auto\": how many steps the run has. Then at least 7 / steps is sent, because an "
+        "entry waits for about 1 / ratio steps.", RANKS)
+    link: Optional[str] = _option(
+        None, _check.optional(Kind("the rate and the delay of a link", _link)), "'100Mbps,25ms'",
+        "with ratio \"auto\": the link between ranks. None: it is measured.", RANKS)
     threads: int = _option(1, _check.whole(1), "2", "that compress a bucket.", CORE)
     path: str = _option(
         "auto", _check.one_of(("auto", "core", "torch", "triton")), "'auto'",
@@ -210,11 +230,31 @@ class Options:
             saved["ratio"], saved["schedule"] = self.schedule.ratio_at(last), None
         return saved
 
+    @property
+    def least_ratio(self) -> float:
+        """What is sent whatever else is free."""
+        if not isinstance(self.ratio, str):
+            return self.ratio
+        covers = 7.0 / self.steps if self.steps is not None else 0.0
+        return min(max(covers, 0.001), 0.25)
+
+    def _check_auto(self) -> None:
+        for name, value in (("steps", self.steps), ("link", self.link)):
+            if self.ratio != AUTO and value is not None:
+                _core.fail(
+                    "invalid_argument",
+                    self.owner,
+                    name,
+                    "is for ratio='auto', and would change nothing",
+                    f"give ratio='auto', or no {name}",
+                )
+
     def make_schedule(self) -> _core.Schedule:
-        """Of schedule, or of ratio and warmup."""
-        ratio, warmup = self.ratio, self.warmup
+        """Of schedule, or of ratio and warmup. What ratio "auto" decides comes on top of it."""
+        self._check_auto()
+        ratio, warmup = self.least_ratio, self.warmup
         if self.schedule is not None:
-            if warmup is not None or ratio != type(self).ratio:
+            if warmup is not None or self.ratio != type(self).ratio:
                 _core.fail(
                     "invalid_argument",
                     self.owner,
@@ -259,7 +299,9 @@ class LocalOptions(Options):
         "check_parameters_every", "algorithm", "threads", "path",
     )
     momentum: float = _again("momentum", 0.0)
-    ratio: float = _again("ratio", 1 / 64)
+    ratio: float = _option(
+        1 / 64, _check.SHARE, "0.015625",
+        "share of the entries that is sent in each round, after the warm-up.")
     values: str = _again("values", "table2")
     dense_values: str = _again("dense_values", "table2")
     local_steps: int = _option(

@@ -100,6 +100,10 @@ class Residuals(abc.ABC):
             frames += _core.frame_bound(elements, k, values, indices)
         return _core.parcel_bound(len(one.tensors), frames)
 
+    def change_schedule(self, schedule: _core.Schedule) -> None:
+        """From the next step on. All ranks do it between the same two steps."""
+        self._setting = self._setting._replace(schedule=schedule)
+
     def check(
         self, messages: Sequence[torch.Tensor], notice: _core.Notice, parts: Sequence[Part]
     ) -> _core.Parcels:
@@ -172,6 +176,10 @@ class CoreResiduals(Residuals):
     @property
     def clip_factor(self) -> float:  # type: ignore[override]
         return self._session.clip_factor
+
+    def change_schedule(self, schedule: _core.Schedule) -> None:
+        super().change_schedule(schedule)
+        self._session.change_schedule(schedule)
 
     def sent(self) -> List[int]:
         return self._session.sent()

@@ -6,6 +6,7 @@ from typing import Any, List
 import torch
 
 from . import _core
+from ._agreement import gather_texts, wire_device
 from ._peers import forget_left, open_peers
 from ._torch_versions import dist, group_of, is_gloo
 from ._transport import Gathered, Lost, Round, Swap
@@ -29,7 +30,7 @@ def agree(state: DGCState) -> None:
             "make a new state, and load_state_dict the list of what all ranks saved",
         )
     text = f"{state._description()}\nstep {state.step}"
-    device = wire_device(state, next(iter(state._ids)).device)
+    device = wire_device(state.process_group, next(iter(state._ids)).device)
     difference = _core.first_difference(gather_texts(state.process_group, device, text))
     if difference is not None:
         _core.fail(
@@ -57,24 +58,6 @@ def has_owners(state: DGCState) -> bool:
     return state._options.algorithm == "owner"
 
 
-def gather_texts(group: Any, device: torch.device, text: str) -> List[str]:
-    """The texts of all ranks. Not all_gather_object, which needs NumPy: PyTorch does not install
-    it."""
-    gather: Any = dist.all_gather
-    own = bytearray(text.encode())
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
-    gather(sizes, torch.tensor([len(own)], device=device), group=group)
-    room = int(max(size.item() for size in sizes))
-    padded = torch.frombuffer(own + bytes(room - len(own)), dtype=torch.uint8).to(device)
-    received = [torch.empty_like(padded) for _ in sizes]
-    gather(received, padded, group=group)
-    return [bytes(raw[: int(size.item())].tolist()).decode() for raw, size in zip(received, sizes)]
-
-
-def wire_device(state: DGCState, device: torch.device) -> torch.device:
-    return device if dist.get_backend(state.process_group) == "nccl" else torch.device("cpu")
-
-
 def slot_for(state: DGCState, one: Round) -> torch.Tensor:
     """Room for this rank's message of a round. Where all of it is sent, nothing of before is."""
     make = torch.zeros if state._peers is None else torch.empty
@@ -91,7 +74,7 @@ def begin_round(
     state._bytes[0] += size
     state._bytes[1] += slot.numel() if state._peers is None else size
     if state._peers is None:
-        device = wire_device(state, next(iter(state._ids)).device)
+        device = wire_device(state.process_group, next(iter(state._ids)).device)
         return Gathered(state.process_group, device, slot, state._workers)
     # The second rounds of buckets begin whenever the first have come: an order of their own.
     stream = state._peers.second if one.kind == "chosen" else state._peers.first

@@ -11,6 +11,7 @@ from ._residuals import Residuals
 
 VERSION = 1
 PARTS = ("velocity", "residual")
+DECISIONS = "decisions"  # of ratio "auto", where it is
 
 Saved = Dict[str, Any]
 # Of one rank, or of all.
@@ -20,6 +21,16 @@ _OPERATION = "load_state_dict"
 _WANTED = _check.Kind(
     "what state_dict() returned, or the list of what it returned on all ranks", list
 )
+
+
+def _read_decision(one: Any) -> None:
+    step, ratio, seconds = one
+    _check.whole(0).read(step)
+    _check.SHARE.read(ratio)
+    _check.within(0.0).read(seconds)
+
+
+_DECISION = _check.Kind("a step, a ratio and seconds", _read_decision)
 
 
 def make(residuals: Residuals, rank: int, workers: int, options: Dict[str, Any]) -> Saved:
@@ -144,6 +155,8 @@ def _check_one(saved: Saved, residuals: Residuals) -> None:
         )
     for key in ("rank", "workers", "step"):
         _check.check(_OPERATION, key, saved[key], _check.whole(0), f"{key} 4")
+    for one in saved.get(DECISIONS, []):
+        _check.check(_OPERATION, DECISIONS, one, _DECISION, "what state_dict() returned")
     for key in ("shapes", *PARTS):
         if not isinstance(saved[key], dict):
             _check.refuse(_OPERATION, key, saved[key], "a dict", "what state_dict() returned")

@@ -14,7 +14,7 @@ from ._exchange import Piece, Target, commit, fail, receive, send
 from ._options import LocalOptions, Options, Warmup
 from ._parameters import Parameters, ddp_of, named_parameters_of
 from ._residuals import Part
-from ._rounds import agree, gather_texts, wire_device
+from ._rounds import agree
 from ._torch_versions import dist, global_rank
 from .state import DGCState, Named, StepStats
 
@@ -287,7 +287,7 @@ class LocalSteps:
                 if not buffer.is_floating_point():
                     self._broadcast(buffer)
                     continue
-                device = wire_device(self._rounds, buffer.device)
+                device = wire_device(self._rounds.process_group, buffer.device)
                 mean = buffer.detach().float().contiguous().to(device, copy=True)
                 dist.all_reduce(mean, group=group)
                 buffer.copy_(mean / self._rounds._workers)
@@ -299,7 +299,7 @@ class LocalSteps:
         for place in self._places:
             here = place.theta0.cpu()
             value = _core.hash64(here.data_ptr(), 4 * here.numel(), value)
-        device = wire_device(self._rounds, self._places[0].theta0.device)
+        device = wire_device(self._rounds.process_group, self._places[0].theta0.device)
         texts = gather_texts(self._rounds.process_group, device, f"{value:016x}")
         different = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
         if different is not None:
@@ -322,7 +322,7 @@ class LocalSteps:
     def _broadcast(self, tensor: torch.Tensor) -> None:
         group = self._rounds.process_group
         root = global_rank(group, 0)
-        device = wire_device(self._rounds, tensor.device)
+        device = wire_device(self._rounds.process_group, tensor.device)
         copy = tensor.detach().contiguous().to(device, copy=True)
         dist.broadcast(copy, root, group=group)
         tensor.copy_(copy)

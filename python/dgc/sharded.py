@@ -16,7 +16,7 @@ from . import _check, _core
 from ._exchange import Piece, commit, fail, receive, send, skip
 from ._parameters import Parameters, local_of
 from ._residuals import Part
-from ._rounds import agree, gather_texts, is_nonfinite_anywhere, wire_device
+from ._rounds import agree, is_nonfinite_anywhere
 from ._torch_versions import before_each_step, check_fsdp2, dist, dtensor_of, is_mesh
 from .state import DGCState, Named
 
@@ -206,7 +206,7 @@ class ShardedState(DGCState):
 
     def _norm(self, norm: float, device: torch.device) -> float:
         """Of the gradient of all shards of this replica; the same on all of its ranks."""
-        mine = torch.tensor([norm], dtype=torch.float64, device=wire_device(self, device))
+        mine = torch.tensor([norm], dtype=torch.float64, device=wire_device(self.process_group, device))
         norms = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self._shards))]
         dist.all_gather(norms, mine, group=self._shards)
         return math.sqrt(sum(float(n) ** 2 for n in norms))
@@ -217,7 +217,7 @@ class ShardedState(DGCState):
         error = _caught(lambda: result.append(work()))
         failed = torch.tensor([error is not None], dtype=torch.uint8)
         try:
-            failed = failed.to(wire_device(self, next(iter(self._whole.values())).device))
+            failed = failed.to(wire_device(self.process_group, next(iter(self._whole.values())).device))
             dist.all_reduce(failed, op=dist.ReduceOp.MAX, group=self._shards)
             if failed.item():
                 error = self._first_of(error)
@@ -239,7 +239,7 @@ class ShardedState(DGCState):
             mine = [getattr(error, part, "") for part in _PARTS_OF_ERRORS]
             if not mine[0]:
                 mine = ["internal", "optimizer.step", type(error).__name__, str(error), ""]
-        device = wire_device(self, next(iter(self._whole.values())).device)
+        device = wire_device(self.process_group, next(iter(self._whole.values())).device)
         texts = gather_texts(self._shards, device, json.dumps(mine))
         errors = [json.loads(text) for text in texts]
         # A norm that is Inf or NaN follows from what another shard says more of.

@@ -9,11 +9,12 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import torch
 
 from . import _check, _core, _paths, _saved
-from ._options import Options, Warmup
+from ._options import AUTO, Options, Warmup
 from ._parameters import Parameters, Spec, ddp_of, local_of, named_parameters_of, specs_of
 from ._residuals import Residuals, Setting
 from ._dcp import DcpState
 from ._peers import Peers
+from ._ratio_control import RatioControl, RatioDecision
 from ._torch_versions import dist, is_called_by_dcp, scaler_example
 from .optim import SGD, check_optimizer, innermost, momentum_problem, warn_without_optimizer
 
@@ -75,7 +76,7 @@ class DGCState:
         momentum: float = Options.momentum,
         nesterov: bool = Options.nesterov,
         clip_norm: Optional[float] = Options.clip_norm,
-        ratio: float = Options.ratio,
+        ratio: Union[float, str] = Options.ratio,
         warmup: Optional[Warmup] = Options.warmup,
         values: str = Options.values,
         *,
@@ -91,6 +92,8 @@ class DGCState:
         nonfinite: Optional[str] = Options.nonfinite,
         check_parameters_every: int = Options.check_parameters_every,
         algorithm: str = Options.algorithm,
+        steps: Optional[int] = Options.steps,
+        link: Optional[str] = Options.link,
         threads: int = Options.threads,
         path: str = Options.path,
     ) -> None:
@@ -110,6 +113,7 @@ class DGCState:
         local = self._local(options.owner, named)
         self._specs: List[Spec] = specs_of(local, self._options.dense)
         self.schedule = self._options.make_schedule()
+        self._control = self._make_control()
         self._scaled = scaled
         self._rank, self._workers = _place_in(process_group)
         devices = [p.device for _, p in local]
@@ -151,6 +155,20 @@ class DGCState:
         self._path = path
         self._residuals: Residuals = _paths.make(path, setting, devices)
 
+    def _make_control(self) -> Optional[RatioControl]:
+        options = self._options
+        if options.ratio != AUTO:
+            return None
+        return RatioControl(options.least_ratio, options.steps, options.link)
+
+    def _follow(self, decisions: Sequence[RatioDecision]) -> None:
+        """Sends at least what was decided."""
+        schedule = self._options.make_schedule()
+        for one in decisions:
+            schedule = schedule.raised(one.from_step, one.ratio)
+        self.schedule = schedule
+        self._residuals.change_schedule(schedule)
+
     def _begin(self) -> None:
         """What is known of the step under way, and of the ranks: nothing."""
         # Callbacks of several buckets may run at once. A new lock is a new life of the state:
@@ -180,6 +198,12 @@ class DGCState:
     def step(self) -> int:
         """Steps done so far; the schedule's position."""
         return self._residuals.step
+
+    @property
+    def decisions(self) -> List[RatioDecision]:
+        """With ratio "auto": from which step on how much is sent, at the least, and the seconds of
+        computing that it was decided by."""
+        return list(self._control.decisions) if self._control is not None else []
 
     @property
     def nonfinite(self) -> str:
@@ -250,7 +274,20 @@ class DGCState:
                 "every rank has other values, of which it would keep one rank's",
                 "give state.to_dcp() to dcp.save, and state.from_dcp(folder) to dcp.load",
             )
-        return _saved.make(self._residuals, self._rank, self._workers, self._options.plain())
+        return self._to_save()
+
+    def _to_save(self) -> _saved.Saved:
+        saved = _saved.make(self._residuals, self._rank, self._workers, self._options.plain())
+        if self._control is not None:
+            saved[_saved.DECISIONS] = [list(one) for one in self._control.decisions]
+        return saved
+
+    def _take_decisions(self, saved: _saved.Saved) -> None:
+        """A run that goes on has sent what it has sent, whatever would be free today."""
+        if self._control is None:
+            return
+        self._control.restored([RatioDecision(*one) for one in saved.get(_saved.DECISIONS, [])])
+        self._follow(self._control.decisions)
 
     def load_state_dict(self, saved: _saved.AnySaved) -> None:
         """What this rank saved. To go on with another number of workers: the list of what all ranks
@@ -258,6 +295,7 @@ class DGCState:
         what they were. On an Error nothing has changed."""
         with self._lock:  # not while an exchange ends that was under way
             _saved.load(self._residuals, saved, self._rank, self._workers)
+            self._take_decisions(saved if isinstance(saved, dict) else saved[0])
             self._begin()
 
     def to_dcp(self) -> "DcpState":
@@ -314,6 +352,7 @@ class DGCState:
             )
         self._options = Options.read(saved["options"])
         self.schedule = self._options.make_schedule()
+        self._control = self._make_control()
         self._specs, self._scaled = pickled["specs"], pickled["scaled"]
         self._rank, self._workers = saved["rank"], saved["workers"]
         self.process_group = self.scaler = None

@@ -108,6 +108,12 @@ void bind_schedule(py::module_& m) {
       .def_static("exponential", &make_ramp, "first"_a, "final_ratio"_a, "steps"_a)
       .def_static("parse", &parse, "text"_a, "steps_per_epoch"_a = 0)
       .def("ratio_at", &ratio_at, "step"_a)
+      .def(
+          "raised",
+          [](const Schedule& schedule, Given from, Given least) {
+            return schedule.raised(steps(from, "step"), ratio(least, "ratio"));
+          },
+          "step"_a, "ratio"_a)
       .def_property_readonly("warmup_steps", &Schedule::warmup_steps)
       .def("describe", &Schedule::describe)
       .def("__repr__", &shown);

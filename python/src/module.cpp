@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <xxhash.h>
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -18,10 +19,13 @@
 #include "compress/reshard.h"
 #include "convert.h"
 #include "dgc/error.h"
+#include "dgc/exchange.h"
+#include "dgc/link.h"
 #include "dgc/schedule.h"
 #include "dgc/target.h"
 #include "dgc/version.h"
 #include "dgc/wire.h"
+#include "exchange/free_ratio.h"
 #include "session.h"
 
 namespace py = pybind11;
@@ -99,6 +103,24 @@ CompressOptions options_of(const py::dict& given, const std::string& owner) {
   return options;
 }
 
+/// What ratio "auto" may send, of all tensors in one bucket.
+double free_ratio_of(const Specs& tensors, const py::dict& options, const std::string& algorithm,
+                     int workers, const std::pair<double, double>& link, double compute,
+                     double hidden, double least) {
+  const std::vector<TensorSpec> model = specs_of(tensors);
+  std::vector<std::vector<std::size_t>> buckets(1);
+  for (std::size_t t = 0; t < model.size(); ++t) buckets[0].push_back(t);
+  const ExchangeOptions exchange{.algorithm = parse_algorithm(algorithm)};
+  const Link given{link.first, std::chrono::duration<double>(link.second)};
+  return exchange::free_ratio(
+      {.model = model,
+       .buckets = buckets,
+       .compress = options_of(options, "DGCState"),
+       .options = exchange,
+       .setup = {workers, exchange.dense_transport, exchange::costs_over(given)}},
+      {.compute = compute, .hidden = hidden}, least);
+}
+
 void bind_session(py::module_& m) {
   py::class_<Session>(m, "Session")
       .def(py::init([](const Specs& tensors, std::uint32_t rank, std::uint32_t workers,
@@ -115,6 +137,7 @@ void bind_session(py::module_& m) {
           "step", [](Session& s) { return s.state().step(); },
           [](Session& s, std::uint64_t step) { s.state().set_step(step); })
       .def_property_readonly("clip_factor", &Session::clip_factor)
+      .def("change_schedule", &Session::change_schedule, "schedule"_a)
       .def(
           "norm", [](const Session& s, const Arrays& g) { return s.norm(arrays_of(g)); },
           "gradients"_a, Unlocked())
@@ -190,6 +213,15 @@ PYBIND11_MODULE(_core, m) {
         return std::pair(difference->rank, difference->text());
       },
       "texts"_a);
+  m.def(
+      "parse_link",
+      [](const std::string& text) {
+        const Link link = parse_link("link", text);
+        return std::pair(link.bytes_per_second, link.delay.count());
+      },
+      "text"_a);
+  m.def("free_ratio", &free_ratio_of, py::kw_only(), "tensors"_a, "options"_a, "algorithm"_a,
+        "workers"_a, "link"_a, "compute"_a, "hidden"_a, "least"_a);
   m.def("old_ranks_of", &compress::old_ranks_of, "rank"_a, "ranks"_a, "old_ranks"_a);
   m.def("active_target", &active_target);
   m.def("entries_at", &entries_at, "ratio"_a, "elements"_a);

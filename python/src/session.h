@@ -77,6 +77,9 @@ class Session {
   double clip_factor() const noexcept { return compressor_.clip_factor(); }
   std::span<const TensorStats> stats() const noexcept { return compressor_.stats(); }
 
+  /// From the next step on.
+  void change_schedule(const Schedule& schedule) { compressor_.change_schedule(schedule); }
+
   double norm(const std::vector<Array>& gradients) const;
   /// As Compressor::compress. `notice` has a bit for each gradient, which is not set for those that
   /// stand for none, and are zero.

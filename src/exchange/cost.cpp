@@ -43,6 +43,12 @@ double selecting(const CostSetup& setup, std::span<const Item> items) {
 
 }  // namespace
 
+Costs costs_over(const Link& link) {
+  Costs costs;
+  costs.link = link;
+  return costs;
+}
+
 double round_seconds(const CostSetup& setup) {
   const Costs& c = setup.costs;
   return c.link.delay.count() + c.round + c.message * (setup.workers - 1);

@@ -22,6 +22,9 @@ struct CostSetup {
   Costs costs;
 };
 
+/// The defaults, over a link that is given.
+Costs costs_over(const Link& link);
+
 /// One round: a message from each to each takes one delay.
 double round_seconds(const CostSetup& setup);
 /// That many bytes received by a worker, and as many sent.

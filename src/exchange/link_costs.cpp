@@ -312,11 +312,5 @@ Costs measure_costs(Group& group, const Probe& probe) {
   return costs;
 }
 
-Costs costs_over(const Link& link) {
-  Costs costs;
-  costs.link = link;
-  return costs;
-}
-
 }  // namespace exchange
 }  // namespace dgc

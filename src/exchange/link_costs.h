@@ -20,7 +20,4 @@ struct Probe {
 /// medians of what they measured. Defaults for a group of one. A collective call.
 Costs measure_costs(Group& group, const Probe& probe);
 
-/// The defaults, over a link that is given.
-Costs costs_over(const Link& link);
-
 }  // namespace dgc::exchange
