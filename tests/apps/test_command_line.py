@@ -153,8 +153,10 @@ class CommandLine(unittest.TestCase):
             self.assertTrue(r["verified"])
         self.assertIn("over floor", self.succeeds(*common, "--threads", "1,2", "--kind", "student"))
         for extra in (["--nesterov"], ["--momentum", "0"], ["--selection", "sampled"], ["--selection", "exact"],
-                      ["--values", "int8"], ["--indices", "runs"], ["--shapes", "single"], ["--ratio", "1"]):
+                      ["--values", "int8"], ["--indices", "runs"], ["--shapes", "single"], ["--ratio", "1"],
+                      ["--momentum-correction", "global"], ["--momentum-correction", "off", "--values", "int8"]):
             self.assertIn("verified", self.succeeds(*common, "--kind", "gaussian", *extra))
+        self.fails(1, *common, "--momentum-correction", "global", "--nesterov", says="--nesterov")
 
     def test_bench_hub(self) -> None:
         common = ["bench", "hub", "--members", "2,5", "--elements", "2000", "--ratio", "0.01", "--rounds", "3", "--quiet"]
