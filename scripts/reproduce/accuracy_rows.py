@@ -9,6 +9,7 @@ SMALL = ["--preset", "small", *FOUR]
 DGC = ["--mode", "dgc"]
 
 RNN = ["ptb", *SMALL, "--momentum", "0.9"]
+LINK = "1Gbps,0.1ms"
 
 
 def ablation(base, clip):
@@ -31,6 +32,14 @@ def batch_for(workers, rate=None, rising=1):
     the first epochs. One is short with many workers: at 0.1, units of the network die with some seeds."""
     return ["fashion", "--workers", str(workers), "--launch", "threads", "--batch", str(32 * workers),
             "--lr", f"{rate or 0.05 * math.sqrt(min(workers, 16) / 4):.4f}", "--lr-warmup", str(rising)]
+
+
+def dense_of(base):
+    """Dense training. The sum of the gradients does not depend on who computed which part of it, but for
+    rounding: two workers train as 32 do, in half the time. Not so with batch normalisation, where each
+    worker has its own statistics."""
+    workers = base.index("--workers") + 1
+    return [*base[:workers], "2", *base[workers + 1:], "--mode", "dense"]
 
 
 RATE_OF_FORMS = 0.1414
@@ -89,13 +98,27 @@ def candidates(workers, rising=RISING):
     return [(f"{workers} workers, {name}", flags) for name, flags in rows]
 
 
+def formats(workers):
+    """Bytes that entries save buy more entries. How wide are values best, during warm-up and after it?"""
+    base = batch_for(workers, rising=RISING)
+    steps = 15 * math.ceil(60000 / (32 * workers))
+    owner = [*base, *DGC, "--algorithm", "owner", "--momentum-correction", "global", "--warmup-shape", "whole", "--warmup-epochs"]
+    rows = [(f"{times} times covered, {values}, {epochs} epochs whole as {wide}",
+             [*owner, epochs, "--dense-values", wide, "--values", values, "--ratio", f"{times / steps:.4g}"])
+            for times, values, epochs, wide in ((85, "table4", "0.5", "fp16"),
+                                                (80, "int8", "0.5", "int8"), (110, "table4", "0.5", "int8"),
+                                                (90, "int8", "0.5", "fp16"), (60, "int8", "1", "int8"),
+                                                (160, "table4", "0.5", "int8"), (150, "table2", "0.5", "int8"))]
+    return [(f"{workers} workers, {name}", flags) for name, flags in [("dense", dense_of(base)), *rows]]
+
+
 def defaults(workers, epochs=15, recipe_batch=False):
     """What a user gets who says how many workers there are, and nothing else."""
     recipe = ["fashion", "--workers", str(workers), "--launch", "threads"]
     base = recipe if recipe_batch else batch_for(workers, rising=RISING)
     base += ["--epochs", str(epochs)] if epochs != 15 else []
     run = f"{workers} workers, {epochs} epochs, "
-    return [(run + "dense", [*base, "--mode", "dense"]), (run + "defaults", [*base, *DGC])]
+    return [(run + "dense", dense_of(base)), (run + "defaults", [*base, *DGC])]
 
 
 def wide(workers, rate=None):
@@ -112,13 +135,13 @@ def owners_with_few(workers=4):
             for ratio in (0.001, 0.002, 0.004)]
     rows += [("owner, global, 0.4 %", [*base, *DGC, "--algorithm", "owner", "--momentum-correction", "global",
                                        "--ratio", "0.004"])]
-    return [("dense", [*base, "--mode", "dense"]), ("all-gather, 0.1 %", [*base, *DGC, "--ratio", "0.001"]), *rows]
+    return [("dense", dense_of(base)), ("all-gather, 0.1 %", [*base, *DGC, "--ratio", "0.001"]), *rows]
 
 
 def biases(workers):
     """Tensors of one dimension are sent whole: do 8 bits cost anything?"""
     base = batch_for(workers)
-    return [("dense", [*base, "--mode", "dense"]),
+    return [("dense", dense_of(base)),
             *((f"one-dimensional {values}", [*base, *DGC, "--ratio", "0.001", "--dense-values", values])
               for values in ("fp32", "fp16", "int8"))]
 
@@ -153,14 +176,14 @@ def frontier(workers):
     base = batch_for(workers, rising=RISING)
     dgc = [*base, *DGC]
     constant = [*dgc, "--no-warmup", "--momentum-correction"]
-    rows = [("dense", [*base, "--mode", "dense"]),
+    rows = [("dense", dense_of(base)),
             ("published", [*dgc, "--algorithm", "allgather", "--momentum-correction", "local", "--ratio", "0.001"])]
     for form, algorithm, ratios in (("local", "allgather", ("0.001", "0.004", "0.016")),
                                     ("global", "allgather", ("0.001", "0.004", "0.016")),
                                     ("global", "owner", ("0.004", "0.016", "0.064"))):
         rows += [(f"{form}, {algorithm}, {100 * float(ratio):g} %",
                   [*constant, form, "--algorithm", algorithm, "--ratio", ratio]) for ratio in ratios]
-    rows += [("auto", [*dgc, "--ratio", "auto", "--link", "1Gbps,0.1ms"]), ("defaults", dgc)]
+    rows += [("auto", [*dgc, "--ratio", "auto", "--link", LINK]), ("defaults", dgc)]
     return [(f"{workers} workers, {name}", flags) for name, flags in rows]
 
 
@@ -175,7 +198,7 @@ def without(workers=32):
         chosen.update({name.replace("_", "-"): value for name, value in other.items()})
         return [word for name, value in chosen.items() if value for word in (f"--{name}", value)]
 
-    return [("dense", [*batch_for(workers, rising=RISING), "--mode", "dense"]),
+    return [("dense", dense_of(batch_for(workers, rising=RISING))),
             ("the defaults", base),
             ("local momentum", [*base, *with_all_but(momentum_correction="local")]),
             ("momentum after the sum", [*base, *with_all_but(momentum_correction="off")]),
@@ -216,6 +239,7 @@ PARTS = {
     "recipe-batch": defaults(32, recipe_batch=True),
     "forms": forms(32),
     "candidates": candidates(32) + candidates(16) + candidates(64),
+    "formats": by_workers(formats, (16, 32)),
     # The same with the rate rising in one epoch.
     "short-rise": candidates(32, rising=1),
     "defaults": [row for n in (32, 16, 64, 8, 4) for row in defaults(n)],
@@ -231,6 +255,15 @@ PARTS = {
 }
 
 
+# These parts compute in bf16: on processors that have it, a run takes two thirds of the time. Dense runs do as well.
+# `auto` goes by a link that people have, rather than by the memory in which these workers meet.
+FAST = ("defaults", "defaults-long", "recipe-batch", "cifar10-16", "ptb-long", "an4-long", "ptb-momentum", "owner-4",
+        "biases", "formats", "frontier", "without")
+for part in FAST:
+    PARTS[part] = [(name, [*flags, "--precision", "bf16", *([] if "--link" in flags else ["--link", LINK])])
+                   for name, flags in PARTS[part]]
+
+
 # Rows that others are compared with. Where a part is not named here: its row "dense".
 def _dense_of_workers(name):
     return name.split(",")[0] + ", dense"
@@ -242,4 +275,4 @@ BASELINE = {"workers": lambda name: "dense," + name.split(",", 1)[1],
             "defaults-long": lambda name: name.rsplit(",", 1)[0] + ", dense",
             "recipe-batch": lambda name: name.rsplit(",", 1)[0] + ", dense",
             "ptb-momentum": lambda name: "dense, rate" + name.rsplit("rate", 1)[1],
-            **dict.fromkeys(("forms", "candidates", "short-rise", "ptb-long", "an4-long", "frontier"), _dense_of_workers)}
+            **dict.fromkeys(("forms", "candidates", "formats", "short-rise", "ptb-long", "an4-long", "frontier"), _dense_of_workers)}

@@ -10,6 +10,7 @@ import math
 import pathlib
 import statistics
 
+import svg
 from hooks_worker import ROWS, WORKERS, BATCH
 
 
@@ -198,31 +199,6 @@ COLOURS = {  # on white, on dark
 }
 
 
-def _style() -> str:
-    light = " ".join(f"--{name}: {pair[0]};" for name, pair in COLOURS.items())
-    dark = " ".join(f"--{name}: {pair[1]};" for name, pair in COLOURS.items())
-    return f"""<style>
-svg {{ color-scheme: light dark; font: 12px system-ui, sans-serif;
-  --paper: #fff; --ink: #1c1e21; --faint: #d9dce0; --grey: #6b7280;
-  {light} }}
-@media (prefers-color-scheme: dark) {{ svg {{
-  --paper: #15181c; --ink: #e8eaed; --faint: #363b42; --grey: #9aa3ad;
-  {dark} }} }}
-text {{ fill: var(--ink); }} .head {{ font-size: 15px; font-weight: 600; }}
-.axis {{ fill: var(--grey); }} .grid {{ stroke: var(--faint); }}
-.line {{ fill: none; stroke-width: 2.2; }}
-</style>"""
-
-
-def _spread(wanted: list, gap: float) -> list:
-    """Heights for labels: as wanted, but at least `gap` apart."""
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    placed = list(wanted)
-    for before, after in zip(order, order[1:]):
-        placed[after] = max(placed[after], placed[before] + gap)
-    return placed
-
-
 def draw(found: Found, rows: list, target: float, file: pathlib.Path) -> None:
     """Time to `target` against the rate of the link, both logarithmic."""
     rates = list(found.rates)
@@ -244,7 +220,7 @@ def draw(found: Found, rows: list, target: float, file: pathlib.Path) -> None:
     out = [
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 720 340' role='img' "
         f"aria-label='Time to {target:g} % accuracy against the rate of the link'>",
-        _style(),
+        svg.style(COLOURS),
         "<rect width='100%' height='100%' fill='var(--paper)'/>",
         f"<text class='head' x='8' y='20'>Time to {target:g} % accuracy, {WORKERS} workers</text>",
     ]
@@ -258,7 +234,7 @@ def draw(found: Found, rows: list, target: float, file: pathlib.Path) -> None:
     for number, name in enumerate(found.rates.values()):
         anchor = "<text class='axis' text-anchor='middle'"
         out.append(f"{anchor} x='{x(number):.1f}' y='{bottom + 20}'>{name}</text>")
-    heights = _spread([y(times[-1]) for times in lines.values()], 15)
+    heights = svg.spread([y(times[-1]) for times in lines.values()], 15)
     for (row, times), height in zip(lines.items(), heights):
         points = " ".join(f"{x(n):.1f},{y(t):.1f}" for n, t in enumerate(times))
         out.append(f"<polyline class='line' stroke='var(--{row})' points='{points}'/>")
@@ -270,6 +246,4 @@ def draw(found: Found, rows: list, target: float, file: pathlib.Path) -> None:
         out.append(
             f"<text x='{right + 12}' y='{height + 4:.1f}' style='fill:var(--{row})'>{label}</text>"
         )
-    whole = file.with_suffix(".tmp")
-    whole.write_text("\n".join([*out, "</svg>"]) + "\n")
-    whole.replace(file)
+    svg.write(file, out)
