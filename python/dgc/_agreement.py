@@ -17,7 +17,9 @@ def gather_texts(group: Any, device: torch.device, text: str) -> List[str]:
     it."""
     gather: Any = dist.all_gather
     own = bytearray(text.encode())
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
+    sizes = [
+        torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))
+    ]
     gather(sizes, torch.tensor([len(own)], device=device), group=group)
     room = int(max(size.item() for size in sizes))
     padded = torch.frombuffer(own + bytes(room - len(own)), dtype=torch.uint8).to(device)

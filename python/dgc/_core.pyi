@@ -83,7 +83,7 @@ class Parcels:
         """Of each frame: tensor, elements, positions as int64, values as float32."""
 
 def parse_link(text: str) -> Tuple[float, float]:
-    """"100Mbps,25ms" as bytes a second and seconds."""
+    """ "100Mbps,25ms" as bytes a second and seconds."""
 
 def free_ratio(
     *,

@@ -100,7 +100,16 @@ def skip(state: DGCState, pieces: Sequence[Piece]) -> None:
     """Gradients become Inf where a scaler is to notice, else zero."""
     state.skipped = True
     state.stats = StepStats(
-        state.step, True, state.schedule.ratio_at(state.step), 0, 0, 0, 0.0, 0.0, 1.0, state._messages
+        state.step,
+        True,
+        state.schedule.ratio_at(state.step),
+        0,
+        0,
+        0,
+        0.0,
+        0.0,
+        1.0,
+        state._messages,
     )
     state._messages, state._bytes = 0, [0, 0]
     if state._peers is not None:
@@ -171,7 +180,9 @@ def send(
         except Exception as error:  # the others wait for a message: tell them, and raise with them
             notice = _core.Notice(number, present, failure=_cause(error))
             size = state._residuals.notice_message(notice, slot)
-        swap = begin_round(state, slot, [slot[:size]] * state._workers if size else outgoing, one, last)
+        swap = begin_round(
+            state, slot, [slot[:size]] * state._workers if size else outgoing, one, last
+        )
     if isinstance(swap, Gathered):
         state._on_wire[number] = swap.tensors
     return Exchange(pieces, parts, notice, loss_scale, swap, state._lock, last, target)

@@ -73,7 +73,9 @@ def choose(options: Options, devices: Sequence[torch.device], largest: int = 0) 
         asked = os.environ.get(VARIABLE) or "auto"
         what = f"{VARIABLE}={asked}"
         if asked not in PATHS:
-            _fail(options, what, f"is not one of {', '.join(PATHS)}", f"for example {VARIABLE}=torch")
+            _fail(
+                options, what, f"is not one of {', '.join(PATHS)}", f"for example {VARIABLE}=torch"
+            )
     on_cpu = all(device.type == "cpu" for device in devices)
     if asked == "core" and not on_cpu:
         _fail(options, what, "needs all parameters on the CPU", "use 'torch' or 'auto'")

@@ -31,7 +31,9 @@ _ROOM = 64 << 20
 # Far from the small numbers that scripts use. Each channel has 16 tags.
 _FIRST_TAG = 0x40000000
 _TAGS = 16
-_SLOTS = 4  # rounds that may be posted or under way; of each a tag for the message, one for its rest
+_SLOTS = (
+    4  # rounds that may be posted or under way; of each a tag for the message, one for its rest
+)
 
 
 class _Posted(NamedTuple):
@@ -178,7 +180,8 @@ def _wait(work: Any, peer: int) -> None:
 
 class _Waiter:
     """A thread that waits for messages and adds them, because Gloo's messages have no futures. It
-    sleeps while there is nothing to wait for, and ends with what it belongs to, or with the script."""
+    sleeps while there is nothing to wait for, and ends with what it belongs to, or with the script.
+    """
 
     # A thread may live longer than what it belongs to: it ends when its work is done.
     _queues: "weakref.WeakKeyDictionary[threading.Thread, queue.SimpleQueue[Any]]" = (

@@ -31,9 +31,7 @@ class TorchResiduals(Residuals):
         setting.session([])  # for its checks of the options; there are no tensors in it
         self._options, self._rank, self._workers = setting.options, setting.rank, setting.workers
         self._v = [torch.zeros(s.elements, device=d) for s, d in zip(setting.specs, devices)]
-        self._u = (
-            [torch.zeros_like(v) for v in self._v] if setting.options.has_velocity else None
-        )
+        self._u = [torch.zeros_like(v) for v in self._v] if setting.options.has_velocity else None
         self._undo: Dict[int, _Undo] = {}
         self._kept: Dict[int, _Undo] = (
             {}
@@ -249,7 +247,9 @@ class TorchResiduals(Residuals):
                 sent = (torch.frombuffer(values, dtype=torch.float32) != 0).to(target)
                 at = torch.frombuffer(positions, dtype=torch.int64).to(target.device)
                 counts[tensor].index_add_(0, at, sent)
-        shares = {t: torch.full_like(n, self._workers) / n.clamp(min=1.0) for t, n in counts.items()}
+        shares = {
+            t: torch.full_like(n, self._workers) / n.clamp(min=1.0) for t, n in counts.items()
+        }
         return {t: share * alpha for t, share in shares.items()}
 
     def _put_back(self, tensor: int, undo: _Undo) -> None:

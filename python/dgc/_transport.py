@@ -98,9 +98,7 @@ class Plan:
             self._before, self._now = self._now, []
         elif not known or known[:at] != self._now:
             return []
-        return [
-            (known[(at + i) % len(known)], step + (at + i) // len(known)) for i in range(AHEAD)
-        ]
+        return [(known[(at + i) % len(known)], step + (at + i) // len(known)) for i in range(AHEAD)]
 
     def skip(self) -> None:
         """This step begins anew."""

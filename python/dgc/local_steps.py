@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Un
 import torch
 
 from . import _check, _core, _saved
+from ._agreement import gather_texts, wire_device
 from ._exchange import Piece, Target, commit, fail, receive, send
 from ._options import LocalOptions, Options, Warmup
 from ._parameters import Parameters, ddp_of, named_parameters_of
@@ -341,9 +342,7 @@ class LocalSteps:
             local.load_state_dict(torch.load(f"rank-{rank}.pt"))
         """
         self._check_between_rounds("state_dict")
-        momenta = {
-            p.name: p.momentum.cpu().clone() for p in self._places if p.momentum is not None
-        }
+        momenta = {p.name: p.momentum.cpu().clone() for p in self._places if p.momentum is not None}
         return {
             "version": _VERSION,
             "rounds": self._rounds.state_dict(),

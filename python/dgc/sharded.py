@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 
 from . import _check, _core
+from ._agreement import gather_texts, wire_device
 from ._exchange import Piece, commit, fail, receive, send, skip
 from ._parameters import Parameters, local_of
 from ._residuals import Part
@@ -206,7 +207,9 @@ class ShardedState(DGCState):
 
     def _norm(self, norm: float, device: torch.device) -> float:
         """Of the gradient of all shards of this replica; the same on all of its ranks."""
-        mine = torch.tensor([norm], dtype=torch.float64, device=wire_device(self.process_group, device))
+        mine = torch.tensor(
+            [norm], dtype=torch.float64, device=wire_device(self.process_group, device)
+        )
         norms = [torch.zeros_like(mine) for _ in range(dist.get_world_size(self._shards))]
         dist.all_gather(norms, mine, group=self._shards)
         return math.sqrt(sum(float(n) ** 2 for n in norms))
@@ -217,7 +220,9 @@ class ShardedState(DGCState):
         error = _caught(lambda: result.append(work()))
         failed = torch.tensor([error is not None], dtype=torch.uint8)
         try:
-            failed = failed.to(wire_device(self.process_group, next(iter(self._whole.values())).device))
+            failed = failed.to(
+                wire_device(self.process_group, next(iter(self._whole.values())).device)
+            )
             dist.all_reduce(failed, op=dist.ReduceOp.MAX, group=self._shards)
             if failed.item():
                 error = self._first_of(error)

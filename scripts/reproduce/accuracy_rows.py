@@ -108,7 +108,7 @@ def formats(workers):
             for times, values, epochs, wide in ((85, "table4", "0.5", "fp16"),
                                                 (80, "int8", "0.5", "int8"), (110, "table4", "0.5", "int8"),
                                                 (90, "int8", "0.5", "fp16"), (60, "int8", "1", "int8"),
-                                                (160, "table4", "0.5", "int8"), (150, "table2", "0.5", "int8"))]
+                                                (150, "table4", "0.5", "int8"), (150, "table2", "0.5", "int8"))]
     return [(f"{workers} workers, {name}", flags) for name, flags in [("dense", dense_of(base)), *rows]]
 
 

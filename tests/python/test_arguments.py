@@ -110,7 +110,7 @@ def texts(rank):
         (
             "ratio",
             2.0,
-            "ratio: is 2.0 (float), but has to be a number above 0, 1 at the most (for example ratio=0.001)",
+            "ratio: is 2.0 (float), but has to be a number above 0, 1 at the most, or 'auto' (for example ratio=0.001)",
         ),
         ("values", "fp8", "values 'fp8'"),
         ("values", "fp8", "fp32, fp16, bf16, int8, sign"),
@@ -398,7 +398,10 @@ class Arguments(unittest.TestCase):
         accepted = run(junk, ranks=1)[0]
         self.assertEqual(
             {name for name, value in accepted if value == "None"},
-            {"clip_norm", "warmup", "schedule", "nonfinite", "scaler", "process_group"},
+            {
+                *("clip_norm", "warmup", "schedule", "nonfinite", "scaler", "process_group"),
+                *("steps", "link"),
+            },
         )
         by_value = {}
         for name, value in accepted:

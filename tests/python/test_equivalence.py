@@ -15,7 +15,11 @@ STEPS = 100
 
 def with_dgc(rank, momentum, nesterov, decay, clip, path, correction="local"):
     sgd = functools.partial(
-        torch.optim.SGD if correction == "off" else dgc.SGD, lr=0.05, momentum=momentum, nesterov=nesterov, weight_decay=decay
+        torch.optim.SGD if correction == "off" else dgc.SGD,
+        lr=0.05,
+        momentum=momentum,
+        nesterov=nesterov,
+        weight_decay=decay,
     )
     training = Training(
         optimizer=sgd,

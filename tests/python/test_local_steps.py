@@ -239,7 +239,9 @@ def different(rank):
 def with_peer(rank, folder, steps, options):
     """Gradients are written for C++, and what became of them is returned."""
     model = ByRecord()
-    local = dgc.LocalSteps(model, torch.optim.SGD(model.parameters(), lr=0.05), local_steps=2, **options)
+    local = dgc.LocalSteps(
+        model, torch.optim.SGD(model.parameters(), lr=0.05), local_steps=2, **options
+    )
     with open(f"{folder}/gradients.{rank}", "wb") as file:
         for step in range(steps):
             for name, gradient in gradients_of(rank, step, RECORDED).items():

@@ -80,8 +80,8 @@ class RatioAuto(unittest.TestCase):
 
     def test_what_cannot_be_is_refused(self):
         given = (
-            ({"link": FAST}, "link is for ratio='auto'"),
-            ({"steps": 10}, "steps is for ratio='auto'"),
+            ({"link": FAST}, "link: is for ratio='auto'"),
+            ({"steps": 10}, "steps: is for ratio='auto'"),
             ({"ratio": "auto", "link": "fast"}, "100Mbps"),
             ({"ratio": "automatic"}, "or 'auto'"),
             ({"ratio": "auto", "schedule": "0.1"}, "says everything about the ratio"),
