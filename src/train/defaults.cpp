@@ -5,7 +5,7 @@
 // its own pushes on where the others have moved the parameters meanwhile. Owners that select from
 // the sum, and momentum of what all applied, hold there. How much they send follows from the length
 // of the run: an entry waits for about 1/ratio steps, and that has to be a small part of it.
-// Entries of 8 bits leave room for more of them.
+// Entries of 4 bits leave room for more of them.
 #include "train/defaults.h"
 
 #include <fmt/format.h>
@@ -20,11 +20,11 @@ namespace {
 
 constexpr double kPublishedRatio = 0.001;
 // Times that a run sends as many entries as the model has, at the least.
-constexpr double kCoverage = 60.0;
+constexpr double kCoverage = 110.0;
 // The same with all-gather, where each worker sends entries of its own.
 constexpr double kLeastCoverage = 7.0;
-// Beyond this owners send as much as half precision would.
-constexpr double kMostRatio = 0.25;
+// A run that is too short for that sends this much: a worker receives about 1/20 of dense's bytes.
+constexpr double kMostRatio = 0.135;
 constexpr int kManyWorkers = 16;
 
 struct Row {
@@ -46,7 +46,7 @@ constexpr Row kFew = {.momentum_correction = "local",
 constexpr Row kMany = {.momentum_correction = "global",
                        .algorithm = "owner",
                        .covers = true,
-                       .values = "int8",
+                       .values = "table4",
                        .warmup_shape = "whole",
                        .warmup = 0.5,
                        .why = "16 workers and more need owners and global momentum"};
@@ -103,7 +103,7 @@ Chosen with_defaults(Settings settings, int workers, std::uint64_t steps) {
     }
   }
   const bool sends_whole = s.warmup && s.warmup_shape == "whole";
-  if (s.dense_values == "auto") s.dense_values = sends_whole ? "fp16" : "fp32";
+  if (s.dense_values == "auto") s.dense_values = sends_whole ? "int8" : "fp32";
   if (!chosen.reason.empty()) chosen.reason += fmt::format(": {}", row.why);
   return chosen;
 }

@@ -52,17 +52,17 @@ TEST(Defaults, ManyWorkersSendWhatTheLengthOfTheRunAsksFor) {
   const auto ratio = [&](std::uint64_t steps) {
     return std::stod(with_defaults(settings, 32, steps).settings.ratio);
   };
-  EXPECT_NEAR(ratio(1000), 0.06, 1e-4);
-  EXPECT_NEAR(ratio(2360), 60.0 / 2360, 1e-4);
+  EXPECT_NEAR(ratio(1000), 0.11, 1e-4);
+  EXPECT_NEAR(ratio(2360), 110.0 / 2360, 1e-4);
   EXPECT_EQ(ratio(1'000'000), 0.001);
-  EXPECT_EQ(ratio(10), 0.25);
+  EXPECT_EQ(ratio(10), 0.135);
   const Chosen chosen = with_defaults(settings, 32, 1000);
   EXPECT_EQ(chosen.settings.momentum_correction, "global");
   EXPECT_EQ(chosen.settings.algorithm, "owner");
   EXPECT_TRUE(chosen.settings.warmup);
   EXPECT_EQ(chosen.settings.warmup_shape, "whole");
-  EXPECT_EQ(chosen.settings.values, "int8");
-  EXPECT_EQ(chosen.settings.dense_values, "fp16");
+  EXPECT_EQ(chosen.settings.values, "table4");
+  EXPECT_EQ(chosen.settings.dense_values, "int8");
   EXPECT_EQ(chosen.settings.warmup_epochs, settings.warmup_epochs / 2);
   const Chosen text = with_defaults(resolve({{"recipe", "text"}}), 32, 1000);
   EXPECT_EQ(text.settings.momentum_correction, "local");

@@ -447,11 +447,11 @@ TEST(TrainOptimizer, SaysWhatItChose) {
     return choose_optimizer(resolve(given), mode, *model, {workers, 1000, 100}).reason;
   };
   EXPECT_EQ(reason({{"recipe", "fashion"}}, "dgc", 32),
-            "momentum correction global, exchange owner, ratio 6 %, warm-up whole, 0.5 epochs: 16 "
+            "momentum correction global, exchange owner, ratio 11 %, warm-up whole, 0.5 epochs: 16 "
             "workers and more need owners and global momentum");
   EXPECT_EQ(reason({{"recipe", "fashion"}}, "dense", 32), "");
   const std::string budget = reason({{"recipe", "fashion"}, {"budget", "3%"}}, "dgc", 32);
-  EXPECT_NE(budget.find("budget 3%: 0.2 epochs of warm-up, then "), std::string::npos) << budget;
+  EXPECT_NE(budget.find("budget 3%: 0.41 epochs of warm-up, then "), std::string::npos) << budget;
   EXPECT_NE(budget.find("3 % of dense"), std::string::npos) << budget;
 }
 
