@@ -222,7 +222,7 @@ class Docs(unittest.TestCase):
                 # passes each.
                 compiled, sharded = 8 if HAS_COMPILE else None, 8 if HAS_FSDP2 else None
                 saved = [8, 8] if HAS_DCP else [None, None]
-                expected = [8, 16, 8, 8, 8, 10, 8, 8, 8, compiled, sharded, 8, 8, 8, 8, *saved]
+                expected = [8, 16, 8, 8, 8, 8, 10, 8, 8, 8, compiled, sharded, 8, 8, 8, 8, *saved]
                 self.assertEqual((done, trained), (expected, STEPS))
 
     @unittest.skipUnless(HAS_FSDP2, WITHOUT_FSDP2)
