@@ -1,5 +1,7 @@
 #include "hub/enrolment.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 
 #include "base/file.h"
