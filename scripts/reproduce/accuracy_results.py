@@ -3,12 +3,12 @@
 import hashlib
 import json
 import pathlib
+import re
 import shlex
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Runs that leave settings to `dgc train` are other runs once its table of defaults has changed.
-DEFAULTS = hashlib.sha256((ROOT / "src" / "train" / "defaults.cpp").read_bytes()).hexdigest()[:12]
+TABLE = (ROOT / "src" / "train" / "defaults.cpp").read_text()
 
 
 def settings_of(flags):
@@ -16,9 +16,19 @@ def settings_of(flags):
     return frozenset(shlex.join(flags).replace(" --", "\n--").splitlines())
 
 
-def chosen_by(flags):
-    """The table of defaults that a run depends on; None where it depends on none."""
-    return None if "--mode dgc" not in shlex.join(flags) or "--momentum-correction" in flags else DEFAULTS
+def chosen_by(flags, table=TABLE):
+    """Runs that leave settings to `dgc train` are other runs once their row in its table of defaults, or a
+    number that the row depends on, has changed. None for a run that depends on no row."""
+    if "--mode dgc" not in shlex.join(flags) or "--momentum-correction" in flags:
+        return None
+    # As row_for() does it.
+    many = int(flags[flags.index("--workers") + 1]) >= 16
+    row = "kFew" if not many else "kManyRecurrent" if flags[0] in ("ptb", "text", "an4", "speech") else "kMany"
+    named = ["kPublishedRatio", "kCoverage", "kMostRatio"] if row == "kMany" else ["kPublishedRatio"]
+    if "auto" in flags:
+        named += ["kLeastCoverage", "kMostRatio"]
+    parts = [re.search(rf"constexpr \w+ {name} = .*?;", table, re.DOTALL)[0] for name in (row, *sorted(set(named)))]
+    return hashlib.sha256(" ".join(" ".join(parts).split()).encode()).hexdigest()[:12]
 
 
 class Results:

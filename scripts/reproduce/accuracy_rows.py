@@ -194,7 +194,7 @@ def without(workers=32):
 
     def with_all_but(**other):
         chosen = {"algorithm": "owner", "momentum-correction": "global", "values": "table4", "dense-values": "int8",
-                  "warmup-shape": "whole", "warmup-epochs": "0.5", "ratio": f"{110 / steps:.4g}"}
+                  "warmup-shape": "whole", "warmup-epochs": "0.5", "ratio": f"{95 / steps:.4g}"}
         chosen.update({name.replace("_", "-"): value for name, value in other.items()})
         return [word for name, value in chosen.items() if value for word in (f"--{name}", value)]
 
@@ -202,8 +202,8 @@ def without(workers=32):
             ("the defaults", base),
             ("local momentum", [*base, *with_all_but(momentum_correction="local")]),
             ("momentum after the sum", [*base, *with_all_but(momentum_correction="off")]),
-            ("all-gather for the same bytes", [*base, *with_all_but(algorithm="allgather", ratio=f"{220 / steps / workers:.4g}")]),
-            ("fp16 for the same bytes", [*base, *with_all_but(values="fp16", ratio=f"{45 / steps:.4g}")]),
+            ("all-gather for the same bytes", [*base, *with_all_but(algorithm="allgather", ratio=f"{190 / steps / workers:.4g}")]),
+            ("fp16 for the same bytes", [*base, *with_all_but(values="fp16", ratio=f"{40 / steps:.4g}")]),
             ("30 times covered", [*base, *with_all_but(ratio=f"{30 / steps:.4g}")]),
             ("no warm-up", [*base, *with_all_but(warmup_shape=None, warmup_epochs=None), "--no-warmup"]),
             ("the rate rises for one epoch", [*batch_for(workers), *DGC])]

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kPublishedRatio = 0.001;
 // Times that a run sends as many entries as the model has, at the least.
-constexpr double kCoverage = 110.0;
+constexpr double kCoverage = 95.0;
 // The same with all-gather, where each worker sends entries of its own.
 constexpr double kLeastCoverage = 7.0;
 // A run that is too short for that sends this much: a worker receives about 1/20 of dense's bytes.

@@ -52,8 +52,8 @@ TEST(Defaults, ManyWorkersSendWhatTheLengthOfTheRunAsksFor) {
   const auto ratio = [&](std::uint64_t steps) {
     return std::stod(with_defaults(settings, 32, steps).settings.ratio);
   };
-  EXPECT_NEAR(ratio(1000), 0.11, 1e-4);
-  EXPECT_NEAR(ratio(2360), 110.0 / 2360, 1e-4);
+  EXPECT_NEAR(ratio(1000), 0.095, 1e-4);
+  EXPECT_NEAR(ratio(2360), 95.0 / 2360, 1e-4);
   EXPECT_EQ(ratio(1'000'000), 0.001);
   EXPECT_EQ(ratio(10), 0.135);
   const Chosen chosen = with_defaults(settings, 32, 1000);

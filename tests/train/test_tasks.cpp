@@ -447,7 +447,7 @@ TEST(TrainOptimizer, SaysWhatItChose) {
     return choose_optimizer(resolve(given), mode, *model, {workers, 1000, 100}).reason;
   };
   EXPECT_EQ(reason({{"recipe", "fashion"}}, "dgc", 32),
-            "momentum correction global, exchange owner, ratio 11 %, warm-up whole, 0.5 epochs: 16 "
+            "momentum correction global, exchange owner, ratio 9.5 %, warm-up whole, 0.5 epochs: 16 "
             "workers and more need owners and global momentum");
   EXPECT_EQ(reason({{"recipe", "fashion"}}, "dense", 32), "");
   const std::string budget = reason({{"recipe", "fashion"}, {"budget", "3%"}}, "dgc", 32);
