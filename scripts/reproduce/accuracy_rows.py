@@ -255,7 +255,7 @@ PARTS = {
 }
 
 
-# These parts compute in bf16: on processors that have it, a run takes two thirds of the time. Dense runs do as well.
+# These parts compute in bf16, dense runs too: on processors that have it, that is a little faster.
 # `auto` goes by a link that people have, rather than by the memory in which these workers meet.
 FAST = ("defaults", "defaults-long", "recipe-batch", "cifar10-16", "ptb-long", "an4-long", "ptb-momentum", "owner-4",
         "biases", "formats", "frontier", "without")
