@@ -446,9 +446,10 @@ TEST(TrainOptimizer, SaysWhatItChose) {
   const auto reason = [&](const nlohmann::json& given, const char* mode, int workers) {
     return choose_optimizer(resolve(given), mode, *model, {workers, 1000, 100}).reason;
   };
-  EXPECT_EQ(reason({{"recipe", "fashion"}}, "dgc", 32),
-            "momentum correction global, exchange owner, ratio 9.5 %, warm-up whole, 0.5 epochs: 16 "
-            "workers and more need owners and global momentum");
+  EXPECT_EQ(
+      reason({{"recipe", "fashion"}}, "dgc", 32),
+      "momentum correction global, exchange owner, ratio 9.5 %, warm-up whole, 0.5 epochs: 16 "
+      "workers and more need owners and global momentum");
   EXPECT_EQ(reason({{"recipe", "fashion"}}, "dense", 32), "");
   const std::string budget = reason({{"recipe", "fashion"}, {"budget", "3%"}}, "dgc", 32);
   EXPECT_NE(budget.find("budget 3%: 0.41 epochs of warm-up, then "), std::string::npos) << budget;
