@@ -22,7 +22,7 @@ def chosen_by(flags, table=TABLE):
     if "--mode dgc" not in shlex.join(flags) or "--momentum-correction" in flags:
         return None
     # As row_for() does it.
-    many = int(flags[flags.index("--workers") + 1]) >= 16
+    many = int(flags[flags.index("--workers") + 1]) >= int(re.search(r"kManyWorkers = (\d+);", table)[1])
     row = "kFew" if not many else "kManyRecurrent" if flags[0] in ("ptb", "text", "an4", "speech") else "kMany"
     named = ["kPublishedRatio", "kCoverage", "kMostRatio"] if row == "kMany" else ["kPublishedRatio"]
     if "auto" in flags:
